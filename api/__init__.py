@@ -1,0 +1,1 @@
+"""WebSocket and HTTP: the protocols that programs speak."""

@@ -1,0 +1,1 @@
+"""Turns, candidates, branches and live generations: where engine and storage meet."""

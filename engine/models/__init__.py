@@ -1,0 +1,1 @@
+"""Model code of our own, one class per family of architectures."""

@@ -1,0 +1,184 @@
+"""Messages between the parts of the engine, and from the engine to its callers. All of them immutable.
+
+Inside: scheduler -> `SchedulerOutput` -> model runner -> `ModelRunnerOutput` -> scheduler -> `StepOutput`.
+Outside: `EngineEvent`s of one request, in order; exactly one `RequestFinished`, and it is the last.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from engine.sampling_params import SamplingParams
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended: its own end or a stop string, a limit, its user, or a failure of ours."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+# --- scheduler to model runner -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCopy:
+    """Copy block `src` to block `dst` in every layer, before the forward pass of the step."""
+
+    src: int
+    dst: int
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRequest:
+    """One token to draw from the logits of a scheduled sequence's last token.
+
+    `seed` is None for a sequence without one: draws then come from fresh entropy. The n-th output token of a
+    seeded sequence depends on (seed, n) and the logits only: `len(output_token_ids)` is n. The token lists are
+    views of the sequence, valid during the step. `forbidden_token_ids` cannot be drawn (min_tokens).
+    """
+
+    seq_id: int
+    params: SamplingParams
+    seed: int | None
+    prompt_token_ids: Sequence[int]
+    output_token_ids: Sequence[int]
+    forbidden_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledSequence:
+    """A run of tokens of one sequence to compute in this step.
+
+    `token_ids` [num_scheduled_tokens] stand at positions `start_position`, `start_position` + 1, ...;
+    `block_table` covers all positions up to the last of them. `samples` is empty for a chunk that does not reach
+    the end of the known tokens, holds one entry for an ordinary sequence, n for a prompt that forks after this step.
+    """
+
+    seq_id: int
+    token_ids: Sequence[int]
+    start_position: int
+    block_table: Sequence[int]
+    samples: tuple[SampleRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerOutput:
+    """One step: first the copies, then all sequences in one batch."""
+
+    scheduled: tuple[ScheduledSequence, ...]
+    block_copies: tuple[BlockCopy, ...]
+    num_scheduled_tokens: int
+
+
+# --- model runner to scheduler -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Natural log-probability of a token in the raw distribution, with the sampled token's rank from 1."""
+
+    token_id: int
+    logprob: float
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """What was drawn; `logprob` and `top_logprobs` (best first) only when the request asked for them."""
+
+    token_id: int
+    logprob: TokenLogprob | None = None
+    top_logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRunnerOutput:
+    """The drawn tokens by seq_id, one for every SampleRequest of the step."""
+
+    samples: Mapping[int, SampledToken]
+
+
+# --- engine to callers ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of one candidate. `completion_tokens` counts sampled tokens, EOS included."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Milliseconds, and output tokens per second of the decode phase (0 when there was none)."""
+
+    queue_ms: float
+    prefill_ms: float
+    ttft_ms: float
+    decode_ms: float
+    tokens_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class KVUsage:
+    """Blocks a candidate held when it ended (private, shared), and how many its end released, how fast."""
+
+    blocks_private: int
+    blocks_shared: int
+    blocks_released: int
+    release_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class TextLogprob:
+    """A token's log-probability with its text and its true bytes, which need not be whole characters."""
+
+    token_id: int
+    token: str
+    logprob: float
+    bytes: bytes
+    top: tuple["TextLogprob", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillProgress:
+    """How much of the prompt has been computed."""
+
+    computed_tokens: int
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """New text of a candidate. `text` may be empty while bytes or a possible stop string are held back."""
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TextLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateFinished:
+    """A candidate's end; comes once per index. `stop_reason` is the stop string or stop token id that matched."""
+
+    index: int
+    finish_reason: FinishReason
+    stop_reason: str | int | None
+    usage: Usage
+    timings: Timings
+    kv: KVUsage
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFinished:
+    """The one terminal event of a request."""
+
+
+EngineEvent = PrefillProgress | TextDelta | CandidateFinished | RequestFinished

@@ -1,0 +1,149 @@
+"""Immutable pictures of the engine, published by the worker thread. Readers never touch live state."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from engine.outputs import FinishReason, Timings, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCounts:
+    """private + shared + cached + free = total. `cached` is reclaimable: no sequence refers to it."""
+
+    total: int
+    private: int
+    shared: int
+    cached: int
+    free: int
+    block_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Totals since start. prefix_queries and prefix_hits count tokens; generated_tokens counts sampled tokens kept."""
+
+    preemptions: int = 0
+    forks: int = 0
+    cow_copies: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    generated_tokens: int = 0
+    prompt_tokens: int = 0
+    requests: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CounterfactualBytes:
+    """KV memory of the live load: as paged, and as three contiguous policies would hold it.
+
+    Baselines of the PagedAttention paper (Kwon et al. 2023): reserve max_model_len, the next power of two of the
+    length so far, and the exact length.
+    """
+
+    paged: int = 0
+    max_len: int = 0
+    pow2: int = 0
+    exact: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """The engine after a step. `time` is seconds since the epoch; waiting splits by reason.
+
+    waiting_capacity: no block or sequence slot is free for it; waiting_budget: this step's token budget was spent.
+    """
+
+    time: float
+    num_steps: int
+    blocks: BlockCounts
+    tokens_capacity: int
+    tokens_stored: int
+    num_running: int
+    num_waiting: int
+    waiting_capacity: int
+    waiting_budget: int
+    counters: Counters
+    counterfactual_bytes: CounterfactualBytes
+
+
+class BlockState(StrEnum):
+    """free: nothing in it; cached: reusable by prefix, reclaimable; private and shared: held by 1 or more sequences."""
+
+    FREE = "free"
+    CACHED = "cached"
+    PRIVATE = "private"
+    SHARED = "shared"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockInfo:
+    """One cell of the block map. `owners` are request ids (engine's own), each once, in ascending order."""
+
+    block_id: int
+    state: BlockState
+    ref_count: int
+    owners: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestInfo:
+    """A live request. `state`: waiting | running | preempted; `waiting_reason`: capacity | budget | None."""
+
+    request_id: int
+    state: str
+    waiting_reason: str | None
+    num_candidates: int
+    prompt_tokens: int
+    computed_tokens: int
+    generated_tokens: int
+    cached_tokens: int
+    blocks_private: int
+    blocks_shared: int
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedCandidate:
+    """What is known about a candidate when it ends, for metrics."""
+
+    request_id: int
+    index: int
+    finish_reason: FinishReason
+    usage: Usage
+    timings: Timings
+    e2e_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """Where the engine stands. While loading, `stage` is for people and `fraction` is 0 to 1; dead carries `error`."""
+
+    state: Literal["loading", "ready", "dead"]
+    stage: str = ""
+    fraction: float = 0.0
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What start-up found and chose; sizes in tokens, blocks and bytes."""
+
+    model_name: str
+    architecture: str
+    num_parameters: int
+    quantization: str
+    dtype: str
+    kv_cache_dtype: str
+    attention_backend: str
+    backend_reason: str
+    device: str
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    vocab_size: int
+    block_size: int
+    num_blocks: int
+    num_blocks_reason: str
+    bytes_per_block: int
+    load_seconds: float

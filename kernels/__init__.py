@@ -1,0 +1,1 @@
+"""Arithmetic over paged memory."""

@@ -1,0 +1,1 @@
+"""What must survive: conversations, messages and engine samples in SQL."""

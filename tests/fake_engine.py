@@ -1,0 +1,249 @@
+"""A stand-in for `engine.async_engine.AsyncEngine` with scripted text: same surface, no model, no thread.
+
+Rooms above the engine (chat, api, ui) are tested against it, and the page can be tried with it. Every surface
+method here exists on the real engine with the same meaning; tests/engine/test_async_engine.py compares the two.
+"""
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+from engine.errors import EngineNotReadyError, RequestError
+from engine.outputs import (
+    CandidateFinished,
+    EngineEvent,
+    FinishReason,
+    KVUsage,
+    PrefillProgress,
+    RequestFinished,
+    TextDelta,
+    Timings,
+    Usage,
+)
+from engine.sampling_params import SamplingParams
+from engine.stats import (
+    BlockCounts,
+    BlockInfo,
+    BlockState,
+    CounterfactualBytes,
+    Counters,
+    EngineStats,
+    EngineStatus,
+    FinishedCandidate,
+    ModelInfo,
+    RequestInfo,
+)
+
+BLOCK_SIZE = 16
+
+
+class FakeStream:
+    """The stream of one request; the real one is `engine.async_engine.RequestStream`.
+
+    Iterating yields `EngineEvent`s up to and including the terminal `RequestFinished`. `abort` may be called at any
+    time, before the first iteration and after the end too, and never raises; the stream then still ends with its
+    `CandidateFinished` (reason abort) and `RequestFinished`. Leaving `async with`, or `aclose()`, aborts what still runs.
+    Deltas that nobody has read yet are merged, so an unread stream stays small.
+    """
+
+    def __init__(self, engine: "FakeEngine", prompt: Sequence[int], params: SamplingParams) -> None:
+        self.request_id = next(engine.ids)
+        self.engine, self.prompt, self.params = engine, prompt, params
+        self.aborted: set[int] = set()
+        self._events = self._run()
+
+    def __aiter__(self) -> AsyncIterator[EngineEvent]:
+        return self._events
+
+    async def __aenter__(self) -> "FakeStream":
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+    def abort(self, index: int | None = None) -> None:
+        """End one candidate, or all."""
+        self.aborted |= {index} if index is not None else set(range(self.params.n))
+
+    async def aclose(self) -> None:
+        """Abort what still runs and return when the engine has let go of it."""
+        self.abort()
+
+    async def _run(self) -> AsyncIterator[EngineEvent]:
+        started = time.monotonic()
+        self.engine.live[self.request_id] = self
+        texts = [self.engine.script(self.prompt, index) for index in range(self.params.n)]
+        limit = self.params.max_tokens or 1024
+        live = set(range(self.params.n))
+        yield PrefillProgress(len(self.prompt), len(self.prompt))
+        try:
+            for position in itertools.count():
+                for index in sorted(live):
+                    reason = self._finish_reason(index, position, len(texts[index]), limit)
+                    if reason is not None:
+                        live.discard(index)
+                        yield self._finished(index, min(position, limit), reason, started)
+                    else:
+                        self.engine.generated_tokens += 1
+                        yield TextDelta(index, texts[index][position], (position,))
+                if not live:
+                    break
+                await asyncio.sleep(self.engine.token_interval)
+        finally:
+            self.engine.live.pop(self.request_id, None)
+        yield RequestFinished()
+
+    def _finish_reason(
+        self, index: int, position: int, length: int, limit: int
+    ) -> FinishReason | None:
+        if index in self.aborted:
+            return FinishReason.ABORT
+        if position >= length:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if position >= limit else None
+
+    def _finished(
+        self, index: int, tokens: int, reason: FinishReason, started: float
+    ) -> CandidateFinished:
+        ms = (time.monotonic() - started) * 1e3
+        usage = Usage(len(self.prompt), tokens, 0)
+        timings = Timings(0.0, 1.0, 2.0, ms, tokens / max(ms, 1e-3) * 1e3)
+        for listener in self.engine.listeners:
+            listener(FinishedCandidate(self.request_id, index, reason, usage, timings, ms))
+        return CandidateFinished(index, reason, None, usage, timings, KVUsage(2, 4, 2, 0.01))
+
+
+class FakeEngine:
+    """Streams `script(prompt_token_ids, index) -> list of text pieces`, one piece per `token_interval` seconds."""
+
+    def __init__(
+        self,
+        script: Callable[[Sequence[int], int], list[str]] | None = None,
+        *,
+        token_interval: float = 0.0,
+        num_blocks: int = 256,
+    ) -> None:
+        self.script = script or (lambda prompt, index: [f"word{index}-{i} " for i in range(12)])
+        self.token_interval = token_interval
+        self.num_blocks = num_blocks
+        self.ids = itertools.count(1)
+        self.live: dict[int, FakeStream] = {}
+        self.listeners: list[Callable[[FinishedCandidate], None]] = []
+        self.generated_tokens = 0
+        self.status = EngineStatus("ready", "ready", 1.0)
+
+    def start(self) -> None:
+        """Begin loading in the worker thread; returns at once. `status` follows, `wait_ready` waits."""
+
+    async def wait_ready(self) -> None:
+        """Return when ready; raises ModelLoadError (or EngineDeadError) when that will never happen."""
+
+    async def shutdown(self) -> None:
+        """Abort everything, end the worker thread. Streams end with their terminal event. Idempotent."""
+        for stream in list(self.live.values()):
+            stream.abort()
+
+    @property
+    def info(self) -> ModelInfo:
+        """What start-up chose; raises EngineNotReadyError while loading."""
+        self._check_ready()
+        return ModelInfo(
+            model_name="fake",
+            architecture="FakeForCausalLM",
+            num_parameters=0,
+            quantization="none",
+            dtype="float32",
+            kv_cache_dtype="float32",
+            attention_backend="reference",
+            backend_reason="a test",
+            device="cpu",
+            max_model_len=2048,
+            max_num_seqs=64,
+            max_num_batched_tokens=512,
+            vocab_size=256,
+            block_size=BLOCK_SIZE,
+            num_blocks=self.num_blocks,
+            num_blocks_reason="a test",
+            bytes_per_block=1024,
+            load_seconds=0.0,
+        )
+
+    @property
+    def stats(self) -> EngineStats:
+        """The latest published picture; raises EngineNotReadyError while loading."""
+        self._check_ready()
+        used = min(4 * len(self.live), self.num_blocks)
+        return EngineStats(
+            time=time.time(),
+            num_steps=self.generated_tokens,
+            blocks=BlockCounts(self.num_blocks, used, 0, 0, self.num_blocks - used, BLOCK_SIZE),
+            tokens_capacity=self.num_blocks * BLOCK_SIZE,
+            tokens_stored=used * BLOCK_SIZE,
+            num_running=len(self.live),
+            num_waiting=0,
+            waiting_capacity=0,
+            waiting_budget=0,
+            counters=Counters(generated_tokens=self.generated_tokens),
+            counterfactual_bytes=CounterfactualBytes(1, 4, 2, 1),
+        )
+
+    def add_finished_listener(self, listener: Callable[[FinishedCandidate], None]) -> None:
+        """Call `listener` in the event loop for every candidate that ends."""
+        self.listeners.append(listener)
+
+    async def block_map(self) -> tuple[BlockInfo, ...]:
+        """Every block, in order of id, as of between two steps."""
+        used = self.stats.blocks.private
+        state = [BlockState.PRIVATE] * used + [BlockState.FREE] * (self.num_blocks - used)
+        return tuple(BlockInfo(i, s, int(s is BlockState.PRIVATE), ()) for i, s in enumerate(state))
+
+    async def requests(self) -> tuple[RequestInfo, ...]:
+        """The live requests in order of arrival."""
+        return tuple(
+            RequestInfo(
+                i, "running", None, s.params.n, len(s.prompt), len(s.prompt), 0, 0, 2, 4, 0.0
+            )
+            for i, s in self.live.items()
+        )
+
+    async def render_chat(
+        self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
+    ) -> list[int]:
+        """Token ids of `messages` ({"role","content"}) through the model's chat template, off the event loop.
+
+        Control tokens inside a message's content stay text. Raises RequestError naming `messages[i].…`.
+        """
+        if not messages:
+            raise RequestError("messages must not be empty", param="messages")
+        text = "".join(f"<{m['role']}>{m['content']}\n" for m in messages)
+        return list(text.encode())
+
+    async def encode(self, text: str) -> list[int]:
+        """Token ids of a plain prompt (control tokens are parsed), off the event loop."""
+        return list(text.encode())
+
+    async def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of token ids, special tokens shown, off the event loop."""
+        return bytes(i % 256 for i in token_ids).decode(errors="replace")
+
+    def submit(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> FakeStream:
+        """Hand a request to the engine; returns its stream at once.
+
+        Raises RequestError when it can never run (too long, empty, n over max_num_seqs, ids out of the vocabulary),
+        EngineNotReadyError, EngineDeadError. A refused request holds nothing.
+        """
+        self._check_ready()
+        if not prompt_token_ids:
+            raise RequestError("the prompt is empty", param="prompt")
+        if len(prompt_token_ids) >= self.info.max_model_len:
+            raise RequestError(
+                f"the prompt has {len(prompt_token_ids)} tokens; {self.info.max_model_len - 1} fit",
+                param="prompt",
+                code="context_length_exceeded",
+            )
+        return FakeStream(self, list(prompt_token_ids), params)
+
+    def _check_ready(self) -> None:
+        if self.status.state != "ready":
+            raise EngineNotReadyError(self.status.stage)
