@@ -1,0 +1,47 @@
+# make run    set everything up, fetch the built-in model once, start the app
+# make test   set everything up and run every test
+# make check  format, lint, types, import rules
+# make bench  run every benchmark; each ends in one line of JSON
+
+PYTHON ?= python3
+BIN := .venv/bin
+ARGS ?=
+# Tests run on all cores, but a browser and a model want memory too.
+WORKERS ?= 2
+
+.PHONY: run test check bench screenshots clean
+
+run: .venv/run.stamp
+	$(BIN)/python app.py $(ARGS)
+
+test: .venv/dev.stamp
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+check: .venv/dev.stamp
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+bench: .venv/run.stamp
+	@set -e; for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python -m benchmarks.$$(basename $$file .py); done
+
+screenshots: .venv/dev.stamp
+	$(BIN)/python -m ui.screenshots $(ARGS)
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Pageturn needs Python 3.11 or newer; $(PYTHON) is older. Try: make run PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+
+.venv/run.stamp: requirements.txt | .venv/bin/python
+	$(BIN)/python -m pip install -r requirements.txt
+	@touch $@
+
+.venv/dev.stamp: requirements.txt requirements-dev.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
+	@touch $@ .venv/run.stamp
