@@ -1,0 +1,157 @@
+"""The whole product with the built-in model: sockets, HTTP, shared prompt blocks, start and stop."""
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from openai import AsyncOpenAI
+from websockets.asyncio.client import ClientConnection, connect
+
+from tests.e2e.app_process import AppProcess, running_app
+
+pytestmark = pytest.mark.model
+
+PROMPTS = [
+    f"{verb} {noun} in one sentence."
+    for verb in ("Describe", "Explain", "Praise", "Define")
+    for noun in ("a river", "gravity", "bread", "the number seven")
+]
+GREEDY = {"temperature": 0.0, "max_tokens": 24}
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory, builtin_model_path: Path) -> Iterator[AppProcess]:
+    with running_app(tmp_path_factory.mktemp("app"), "--num-blocks", "2048") as process:
+        yield process
+
+
+async def frames_of(socket: ClientConnection, frame: dict) -> AsyncIterator[dict]:
+    """Send a frame; yield what comes back until the generation has finished."""
+    await socket.send(json.dumps(frame))
+    async for text in socket:
+        event = json.loads(text)
+        yield event
+        if event["type"] in ("finished", "error"):
+            return
+
+
+async def chat(app: AppProcess, **frame: object) -> tuple[list[str], list[dict]]:
+    """One `send` on a socket of its own: the texts by index and all frames."""
+    texts: dict[int, str] = {}
+    frames = []
+    async with connect(app.socket_url) as socket:
+        async for event in frames_of(socket, {"type": "send", **frame}):
+            frames.append(event)
+            if event["type"] == "delta":
+                texts[event["index"]] = texts.get(event["index"], "") + event["text"]
+    assert frames[-1]["type"] == "finished", frames[-1]
+    return [texts[index] for index in sorted(texts)], frames
+
+
+async def test_sixteen_chats_at_once_say_what_each_says_alone(app: AppProcess) -> None:
+    together = await asyncio.gather(*(chat(app, content=p, sampling=GREEDY) for p in PROMPTS))
+    assert app.live_blocks() == 0
+    for prompt, (texts, _) in zip(PROMPTS, together, strict=True):
+        alone, _ = await chat(app, content=prompt, sampling=GREEDY)
+        assert alone == texts, prompt
+    assert app.live_blocks() == 0
+
+
+async def test_three_candidates_hold_their_prompt_once(app: AppProcess) -> None:
+    story = "Once there was a lighthouse keeper who counted ships. " * 46
+    sampling = {"temperature": 1.0, "seed": 11, "max_tokens": 40}
+    peak = {"shared": 0, "private": 0}
+
+    async def watch() -> None:
+        while True:
+            blocks = (await asyncio.to_thread(app.get, "/api/stats"))["blocks"]
+            if blocks["shared"] >= peak["shared"]:
+                peak.update(shared=blocks["shared"], private=blocks["private"])
+            await asyncio.sleep(0)
+
+    watcher = asyncio.create_task(watch())
+    first, frames = await chat(app, content=story, n=3, sampling=sampling)
+    watcher.cancel()
+    usage = [f["usage"] for f in frames if f["type"] == "candidate"]
+    prompt_tokens = usage[0]["prompt_tokens"]
+    assert prompt_tokens > 500
+    assert peak["shared"] in (prompt_tokens // 16, prompt_tokens // 16 + 1)
+    assert peak["private"] <= 3 * (40 // 16 + 2)
+    assert len({text[:1] for text in first}) > 1 or len(set(first)) == 3
+    again, _ = await chat(app, content=story, n=3, sampling=sampling)
+    assert again == first
+    assert app.live_blocks() == 0
+
+
+async def test_openai_client_streams_and_does_not(app: AppProcess) -> None:
+    client = AsyncOpenAI(base_url=app.url + "/v1", api_key="none", max_retries=0)
+    messages = [{"role": "user", "content": "Name three colours."}]
+    request = {"model": "smollm2-135m", "messages": messages, "max_tokens": 16, "seed": 5, "n": 2}
+    async with client:
+        whole = await client.chat.completions.create(**request, temperature=0.9)
+        streamed: dict[int, str] = {0: "", 1: ""}
+        async for chunk in await client.chat.completions.create(
+            **request, temperature=0.9, stream=True
+        ):
+            for choice in chunk.choices:
+                streamed[choice.index] += choice.delta.content or ""
+    assert [choice.message.content for choice in whole.choices] == [streamed[0], streamed[1]]
+    assert streamed[0] != streamed[1]
+
+
+async def test_a_stop_frees_the_blocks_at_once(app: AppProcess) -> None:
+    async with connect(app.socket_url) as socket:
+        frame = {
+            "type": "send",
+            "content": "Count to a thousand.",
+            "n": 3,
+            "sampling": {"ignore_eos": True, "max_tokens": 800},
+        }
+        reasons = []
+        async for event in frames_of(socket, frame):
+            if event["type"] == "delta" and not reasons:
+                await socket.send(
+                    json.dumps({"type": "stop", "generation_id": event["generation_id"]})
+                )
+                reasons.append("sent")
+            if event["type"] == "candidate":
+                reasons.append(event["finish_reason"])
+    assert reasons == ["sent", "abort", "abort", "abort"]
+    assert app.live_blocks() == 0
+
+
+def test_sigterm_in_the_middle_of_an_answer_ends_cleanly(
+    tmp_path: Path, builtin_model_path: Path
+) -> None:
+    started = time.monotonic()
+    with running_app(tmp_path, "--shutdown-timeout", "1") as app:
+        ready_after = time.monotonic() - started
+
+        async def start_and_leave() -> str:
+            async with connect(app.socket_url) as socket:
+                frame = {
+                    "type": "send",
+                    "content": "Tell a long story.",
+                    "sampling": {"ignore_eos": True, "max_tokens": 1000},
+                }
+                async for event in frames_of(socket, frame):
+                    if event["type"] == "delta":
+                        app.process.send_signal(signal.SIGTERM)
+                        break
+                return event["generation_id"]
+
+        asyncio.run(start_and_leave())
+        assert app.process.wait(timeout=15) == 0, app.log.read_text()
+    assert "Traceback" not in app.log.read_text()
+    assert ready_after < 60
+    with running_app(tmp_path) as app:
+        listed = app.get("/api/conversations")
+        conversation = (listed["items"] if isinstance(listed, dict) else listed)[0]
+        tree = app.get(f"/api/conversations/{conversation['id']}")
+        assert next(m["status"] for m in tree["messages"]) == "done"
+        assert all(m["status"] != "generating" for m in tree["messages"])
+        assert any(m["content"] for m in tree["messages"] if m["role"] == "assistant")
