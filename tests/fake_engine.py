@@ -227,13 +227,15 @@ class FakeEngine:
         """Text of token ids, special tokens shown, off the event loop."""
         return bytes(i % 256 for i in token_ids).decode(errors="replace")
 
-    def submit(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> FakeStream:
-        """Hand a request to the engine; returns its stream at once.
+    def check_request(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
+        """Raise what `submit` would raise, and do nothing: chat stores a turn between the two.
 
-        Raises RequestError when it can never run (too long, empty, n over max_num_seqs, ids out of the vocabulary),
-        EngineNotReadyError, EngineDeadError. A refused request holds nothing.
+        RequestError when it can never run (too long, empty, n over max_num_seqs, ids out of the vocabulary),
+        EngineNotReadyError, EngineDeadError.
         """
         self._check_ready()
+        if params.n > self.info.max_num_seqs:
+            raise RequestError(f"n is {params.n}; {self.info.max_num_seqs} is the most", param="n")
         if not prompt_token_ids:
             raise RequestError("the prompt is empty", param="prompt")
         if len(prompt_token_ids) >= self.info.max_model_len:
@@ -242,6 +244,13 @@ class FakeEngine:
                 param="prompt",
                 code="context_length_exceeded",
             )
+
+    def submit(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> FakeStream:
+        """Hand a request to the engine; returns its stream at once.
+
+        Raises as `check_request` does. A refused request holds nothing.
+        """
+        self.check_request(prompt_token_ids, params)
         return FakeStream(self, list(prompt_token_ids), params)
 
     def _check_ready(self) -> None:

@@ -1,0 +1,198 @@
+"""Everything that leaves the chat room, frozen. Fields are named as in docs/protocol.md; `chat.wire.to_wire`
+turns any of these into JSON values.
+
+`usage`, `timings` and `kv` are mappings in wire form; times are UTC with timezone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+# --- answers to a person's actions ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartedCandidate:
+    """One answer that has begun."""
+
+    index: int
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A turn is stored and its generation runs."""
+
+    conversation_id: str
+    user_message_id: str
+    generation_id: str
+    candidates: tuple[StartedCandidate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The head has moved to the most recently viewed leaf below `message_id`."""
+
+    conversation_id: str
+    message_id: str
+    head_id: str
+
+
+# --- events of a generation: `seq` counts from 0 without gaps ------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How much of the prompt has been computed."""
+
+    generation_id: str
+    seq: int
+    computed_tokens: int
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """New text of one candidate, never empty."""
+
+    generation_id: str
+    seq: int
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One candidate has ended, and its final state is stored. `error` is for people."""
+
+    generation_id: str
+    seq: int
+    index: int
+    finish_reason: str
+    usage: Mapping[str, Any] | None
+    timings: Mapping[str, Any] | None
+    kv: Mapping[str, Any] | None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last event of a generation; its conversation is free again."""
+
+    generation_id: str
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """State in place of missed events; `seq` is the last event contained (-1: none yet).
+
+    `texts` by index. `candidates` holds the `Candidate` events among those contained.
+    """
+
+    generation_id: str
+    seq: int
+    texts: tuple[str, ...]
+    candidates: tuple[Candidate, ...]
+
+
+GenerationEvent = Progress | Delta | Candidate | Finished | Snapshot
+
+
+# --- conversations -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationItem:
+    """A row of the list of conversations."""
+
+    id: str
+    title: str
+    pinned: bool
+    created_at: datetime
+    updated_at: datetime
+    running: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationDetail:
+    """A conversation's own fields. `sampling` holds what it overrides, in wire form."""
+
+    id: str
+    title: str
+    pinned: bool
+    created_at: datetime
+    updated_at: datetime
+    running: bool
+    system_prompt: str | None
+    sampling: Mapping[str, Any]
+    head_id: str | None
+    open_generation_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message and its place in the tree. `sibling_ids` are all children of its parent, itself included, oldest first."""
+
+    id: str
+    parent_id: str | None
+    role: str
+    content: str
+    status: str
+    finish_reason: str | None
+    generation_id: str | None
+    candidate_index: int | None
+    seed: int | None
+    sampling: Mapping[str, Any] | None
+    usage: Mapping[str, Any] | None
+    timings: Mapping[str, Any] | None
+    kv: Mapping[str, Any] | None
+    created_at: datetime
+    sibling_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationView:
+    """What a window shows: the path from the first message to the head, and the open candidates.
+
+    `generation_id` is the running generation's.
+    """
+
+    conversation: ConversationDetail
+    messages: tuple[Message, ...]
+    candidates: tuple[Message, ...]
+    generation_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationTree:
+    """A conversation with all its messages, oldest first."""
+
+    conversation: ConversationDetail
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationList:
+    """All conversations, newest first."""
+
+    items: tuple[ConversationItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationChanged:
+    """A row of the list was made or changed."""
+
+    item: ConversationItem
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationRemoved:
+    """A conversation was deleted."""
+
+    conversation_id: str
+
+
+ListEvent = ConversationList | ConversationChanged | ConversationRemoved
+ConversationEvent = ConversationView | GenerationEvent | ConversationRemoved
