@@ -1,0 +1,154 @@
+"""Markdown to safe HTML: CommonMark with tables, strikethrough and dollar maths.
+
+Raw HTML in the source stays text, and whatever leaves this file has passed an allow-list (nh3), so a model's words
+can neither run a script nor fetch an image. Headings are shifted by two levels, because the page owns h1 and h2.
+Maths stays TeX, escaped, in elements of class `pt-math`. Code is coloured by pygments classes with the prefix `hl-`.
+Everything that may scroll sideways can take the focus.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import nh3
+from markdown_it import MarkdownIt
+from markdown_it.common.utils import escapeHtml
+from markdown_it.token import Token
+from mdit_py_plugins.dollarmath import dollarmath_plugin
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import get_lexer_by_name
+from pygments.util import ClassNotFound
+
+MAX_COLOURED_CHARS = 20_000
+_LANGUAGE = re.compile(r"[A-Za-z0-9_+#.-]{1,30}")
+_TAGS = {
+    "a", "blockquote", "br", "button", "code", "del", "div", "em", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre", "s", "span", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul",
+}  # fmt: skip
+_ATTRIBUTES = {
+    "a": {"href", "title"},
+    "button": {"class", "type", "aria-label"},
+    "code": {"class"},
+    "div": {"class", "tabindex", "role", "aria-label"},
+    "li": {"class"},
+    "ol": {"start"},
+    "pre": {"tabindex"},
+    "span": {"class", "role"},
+    "td": {"class"},
+    "th": {"class"},
+}
+_formatter = HtmlFormatter(nowrap=True, classprefix="hl-")
+
+
+def parse(text: str) -> list[Token]:
+    """Tokens of `text`, whose lines end in newlines only (see `normalise`)."""
+    return _markdown.parse(text)
+
+
+def render_tokens(tokens: Sequence[Token]) -> str:
+    """Sanitised HTML of whole top-level blocks."""
+    raw = _markdown.renderer.render(tokens, _markdown.options, {})
+    return nh3.clean(
+        raw,
+        tags=_TAGS,
+        attributes=_ATTRIBUTES,
+        url_schemes={"http", "https", "mailto"},
+        link_rel="noopener noreferrer nofollow",
+        set_tag_attribute_values={"a": {"target": "_blank"}},
+    )
+
+
+def normalise(text: str) -> str:
+    """`text` with newlines only. A carriage return at the end waits for what follows it."""
+    return text.removesuffix("\r").replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
+
+
+@lru_cache(maxsize=256)
+def _coloured(code: str, language: str) -> str:
+    """HTML of `code`; plain when the language is unknown or the code very long."""
+    if len(code) > MAX_COLOURED_CHARS or not language:
+        return escapeHtml(code)
+    try:
+        return highlight(code, get_lexer_by_name(language, stripnl=False), _formatter)
+    except ClassNotFound:
+        return escapeHtml(code)
+
+
+def _render_fence(self: Any, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
+    token = tokens[index]
+    words = token.info.split()
+    language = words[0] if words and _LANGUAGE.fullmatch(words[0]) else ""
+    is_open = token.meta.get("open", False)
+    code = escapeHtml(token.content) if is_open else _coloured(token.content, language.lower())
+    return (
+        f'<div class="pt-code"><div class="pt-code-head"><span>{escapeHtml(language) or "code"}</span>'
+        '<button type="button" class="pt-copy-code" aria-label="Copy code">Copy</button></div>'
+        f'<pre tabindex="0"><code class="hl">{code}</code></pre></div>\n'
+    )
+
+
+def _render_math_inline(
+    self: Any, tokens: Sequence[Token], index: int, options: Any, env: Any
+) -> str:
+    return f'<span class="pt-math" role="math">{escapeHtml(tokens[index].content.strip())}</span>'
+
+
+def _render_math_block(
+    self: Any, tokens: Sequence[Token], index: int, options: Any, env: Any
+) -> str:
+    tex = escapeHtml(tokens[index].content.strip())
+    return f'<div class="pt-math pt-math-block" role="math" tabindex="0">{tex}</div>\n'
+
+
+def _render_table_open(
+    self: Any, tokens: Sequence[Token], index: int, options: Any, env: Any
+) -> str:
+    return '<div class="pt-table" role="region" aria-label="Table" tabindex="0"><table>\n'
+
+
+def _render_table_close(
+    self: Any, tokens: Sequence[Token], index: int, options: Any, env: Any
+) -> str:
+    return "</table></div>\n"
+
+
+def _render_cell_open(
+    self: Any, tokens: Sequence[Token], index: int, options: Any, env: Any
+) -> str:
+    token = tokens[index]
+    side = str(token.attrGet("style") or "").removeprefix("text-align:")
+    return f'<{token.tag} class="pt-{side}">' if side else f"<{token.tag}>"
+
+
+def _render_heading(self: Any, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
+    token = tokens[index]
+    level = min(int(token.tag[1]) + 2, 6)
+    return f"<h{level}>" if token.nesting == 1 else f"</h{level}>\n"
+
+
+def _build() -> MarkdownIt:
+    """Reference definitions are off: a late one would change text that has been shown. Images are off: they are links."""
+    md = MarkdownIt("commonmark", {"html": False, "breaks": True})
+    md.enable(["table", "strikethrough"]).disable(["reference", "image"])
+    md.use(
+        dollarmath_plugin,
+        allow_labels=False,
+        allow_space=False,
+        allow_digits=False,
+        allow_blank_lines=False,
+    )
+    md.add_render_rule("fence", _render_fence)
+    md.add_render_rule("code_block", _render_fence)
+    md.add_render_rule("math_inline", _render_math_inline)
+    md.add_render_rule("math_block", _render_math_block)
+    md.add_render_rule("table_open", _render_table_open)
+    md.add_render_rule("table_close", _render_table_close)
+    md.add_render_rule("td_open", _render_cell_open)
+    md.add_render_rule("th_open", _render_cell_open)
+    md.add_render_rule("heading_open", _render_heading)
+    md.add_render_rule("heading_close", _render_heading)
+    return md
+
+
+_markdown = _build()
