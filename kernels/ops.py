@@ -1,0 +1,167 @@
+"""The arithmetic the engine asks for, and the choice of who does it.
+
+`select_backend` is called once at start; the `KernelBackend` it returns carries every operation. What each operation
+means is said by the protocols below and written out in plain PyTorch in `kernels.reference`. Triton and numba are
+imported only when they are chosen.
+
+A KV pool is one tensor [num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim]; a layer's key cache is
+`kv_cache[layer, 0]` [num_blocks, num_kv_heads, block_size, head_dim]. The three inner dimensions are contiguous, the
+outer ones may have any stride. Token `t` of a block table lies in block `block_table[t // block_size]` at offset
+`t % block_size`.
+"""
+
+import importlib
+import importlib.util
+import os
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+
+BackendName = Literal["auto", "triton", "cpu", "reference"]
+
+
+class StoreKVCache(Protocol):
+    """Write key and value [num_tokens, num_kv_heads, head_dim] to the slots of slot_mapping [num_tokens] int64."""
+
+    def __call__(
+        self,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        key_cache: torch.Tensor,
+        value_cache: torch.Tensor,
+        slot_mapping: torch.Tensor,
+    ) -> None: ...
+
+
+class PagedAttention(Protocol):
+    """Causal attention of query [num_tokens, num_heads, head_dim] over paged keys and values, in any mix.
+
+    Sequence `s` owns query rows query_start_loc[s] to query_start_loc[s + 1] and sees seq_lens[s] keys through
+    block_tables[s]; its rows are its last tokens, so row `i` of `n` sees the keys 0 to seq_lens[s] - n + i.
+    block_tables [num_seqs, max_blocks], seq_lens [num_seqs] and query_start_loc [num_seqs + 1] are int32, and
+    query_start_loc[-1] is num_tokens. A row that sees no key gives 0. Returns [num_tokens, num_heads, head_dim].
+    """
+
+    def __call__(
+        self,
+        query: torch.Tensor,
+        key_cache: torch.Tensor,
+        value_cache: torch.Tensor,
+        block_tables: torch.Tensor,
+        seq_lens: torch.Tensor,
+        query_start_loc: torch.Tensor,
+        max_query_len: int,
+        scale: float,
+    ) -> torch.Tensor: ...
+
+
+class CopyBlocks(Protocol):
+    """Copy block src[i] to block dst[i] ([num_copies] int64) in all layers of a pool; no block is in both lists."""
+
+    def __call__(self, kv_cache: torch.Tensor, src: torch.Tensor, dst: torch.Tensor) -> None: ...
+
+
+class RMSNorm(Protocol):
+    """x / sqrt(mean(x ** 2) + eps) * weight over the last dimension of x [num_tokens, size], in x's dtype."""
+
+    def __call__(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor: ...
+
+
+class FusedAddRMSNorm(Protocol):
+    """(rms_norm(x + residual) in x's dtype, x + residual in residual's dtype), both [num_tokens, size]."""
+
+    def __call__(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+class SiluAndMul(Protocol):
+    """silu(gate) * up of gate_up [num_tokens, 2 * size] = (gate, up). Returns [num_tokens, size]."""
+
+    def __call__(self, gate_up: torch.Tensor) -> torch.Tensor: ...
+
+
+class Rotary(Protocol):
+    """Rotate query and key [num_tokens, heads, head_dim] in place by their positions [num_tokens] int64.
+
+    Half-split convention: with x1, x2 the halves of a head, (x1 cos - x2 sin, x2 cos + x1 sin). Row `p` of cos_sin
+    [max_position, head_dim] is the concatenation of the cosines and the sines of position `p`.
+    """
+
+    def __call__(
+        self, query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor, cos_sin: torch.Tensor
+    ) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelBackend:
+    """The operations of one backend; `reason` says in one line why it was chosen."""
+
+    name: str
+    reason: str
+    store_kv_cache: StoreKVCache
+    paged_attention: PagedAttention
+    copy_blocks: CopyBlocks
+    rms_norm: RMSNorm
+    fused_add_rms_norm: FusedAddRMSNorm
+    silu_and_mul: SiluAndMul
+    rotary: Rotary
+
+
+def select_backend(name: BackendName, device: torch.device) -> KernelBackend:
+    """The backend `name` for tensors on `device`; compiles or loads what it needs, so it may take seconds.
+
+    "auto" is triton on a GPU, else cpu where numba works, else reference. Raises ValueError when a backend asked for
+    by name cannot work here.
+    """
+    if name == "auto":
+        return _select_automatically(device)
+    obstacle = _OBSTACLES[name](device)
+    if obstacle is not None:
+        raise ValueError(f"attention backend {name!r} cannot be used: {obstacle}")
+    return _load(name, "asked for by name")
+
+
+def _select_automatically(device: torch.device) -> KernelBackend:
+    preferred = "cpu" if device.type == "cpu" else "triton"
+    obstacle = _OBSTACLES[preferred](device)
+    if obstacle is None:
+        return _load(preferred, f"the fastest for a {device.type} device")
+    return _load("reference", f"{preferred} cannot be used: {obstacle}")
+
+
+def _triton_obstacle(device: torch.device) -> str | None:
+    if importlib.util.find_spec("triton") is None:
+        return "the package triton is not installed"
+    if device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1":
+        return None
+    return f"it needs an NVIDIA or AMD GPU, and the device is {device.type}"
+
+
+def _cpu_obstacle(device: torch.device) -> str | None:
+    if device.type != "cpu":
+        return f"it works on tensors of the CPU, and the device is {device.type}"
+    try:
+        importlib.import_module("kernels.cpu.backend")
+    except (ImportError, OSError) as error:
+        return f"numba does not work here ({error})"
+    return None
+
+
+_OBSTACLES = {"triton": _triton_obstacle, "cpu": _cpu_obstacle, "reference": lambda device: None}
+_MODULES = {
+    "triton": "kernels.triton.backend",
+    "cpu": "kernels.cpu.backend",
+    "reference": "kernels.reference",
+}
+
+
+def _load(name: str, reason: str) -> KernelBackend:
+    module = importlib.import_module(_MODULES[name])
+    operations = {
+        field: getattr(module, field)
+        for field in KernelBackend.__dataclass_fields__
+        if field not in ("name", "reason")
+    }
+    return KernelBackend(name=name, reason=reason, **operations)
