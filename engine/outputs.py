@@ -181,4 +181,34 @@ class RequestFinished:
     """The one terminal event of a request."""
 
 
+# --- scheduler to output processor ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceEnd:
+    """The end of a sequence. `stop_token_id` is the one of `stop_token_ids` that was drawn, None for EOS."""
+
+    reason: FinishReason
+    usage: Usage
+    timings: Timings
+    kv: KVUsage
+    stop_token_id: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What a step, an abort or a stop string did to one sequence; `end` comes once per sequence and last.
+
+    `sampled` with an `end` of reason STOP is the EOS or stop token itself, which is not shown.
+    """
+
+    request_id: int
+    seq_id: int
+    index: int
+    sampled: SampledToken | None = None
+    progress: PrefillProgress | None = None
+    end: SequenceEnd | None = None
+
+
 EngineEvent = PrefillProgress | TextDelta | CandidateFinished | RequestFinished

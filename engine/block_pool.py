@@ -1,0 +1,213 @@
+"""The pool of KV blocks: who is free, who is referenced, and who can be found again by prefix.
+
+A block is free xor referenced. A free block may still be cached: its content can be reused by key until the block is
+handed out for something else (evicted). The free queue is the order of eviction: blocks without a key in front, as
+they have nothing to lose, then cached blocks, least recently used first. Every operation on one block, and every
+count, costs O(1). Block ids only: where the tensors lie is the model runner's business.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from engine.stats import BlockCounts, BlockState
+
+
+class Block:
+    """One block. `ref_count` counts block tables plus `num_pending_reads`, the copies that will read it this step.
+
+    `num_tokens` is how many tokens are stored in it; `key` is its prefix key while it is in the cache.
+    """
+
+    __slots__ = (
+        "block_id",
+        "key",
+        "next_free",
+        "num_pending_reads",
+        "num_tokens",
+        "prev_free",
+        "ref_count",
+    )
+
+    def __init__(self, block_id: int) -> None:
+        self.block_id = block_id
+        self.ref_count = 0
+        self.num_pending_reads = 0
+        self.num_tokens = 0
+        self.key: bytes | None = None
+        self.prev_free: Block | None = None
+        self.next_free: Block | None = None
+
+    @property
+    def state(self) -> BlockState:
+        """What the block map shows."""
+        if self.ref_count:
+            return BlockState.PRIVATE if self.ref_count == 1 else BlockState.SHARED
+        return BlockState.FREE if self.key is None else BlockState.CACHED
+
+
+class FreeBlockQueue:
+    """A doubly linked list through the blocks themselves, so that one can leave from the middle in O(1)."""
+
+    def __init__(self, blocks: Iterable[Block]) -> None:
+        self._head, self._tail = Block(-1), Block(-1)
+        self._head.next_free, self._tail.prev_free = self._tail, self._head
+        self._length = 0
+        for block in blocks:
+            self.append(block)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Block]:
+        block = self._head.next_free
+        while block is not None and block is not self._tail:
+            yield block
+            block = block.next_free
+
+    def append(self, block: Block) -> None:
+        """Put `block` last."""
+        last = self._tail.prev_free
+        assert last is not None, "the queue's tail lost its link"
+        self._insert(last, block, self._tail)
+
+    def appendleft(self, block: Block) -> None:
+        """Put `block` first."""
+        first = self._head.next_free
+        assert first is not None, "the queue's head lost its link"
+        self._insert(self._head, block, first)
+
+    def popleft(self) -> Block:
+        """Take the first block; the queue must not be empty."""
+        block = self._head.next_free
+        assert block is not None and block is not self._tail, "the free queue is empty"
+        self.remove(block)
+        return block
+
+    def remove(self, block: Block) -> None:
+        """Take `block` out, wherever it stands."""
+        before, after = block.prev_free, block.next_free
+        assert before is not None and after is not None, f"block {block.block_id} is not free"
+        before.next_free, after.prev_free = after, before
+        block.prev_free = block.next_free = None
+        self._length -= 1
+
+    def _insert(self, before: Block, block: Block, after: Block) -> None:
+        assert block.next_free is None, f"block {block.block_id} is free already"
+        block.prev_free, block.next_free = before, after
+        before.next_free = after.prev_free = block
+        self._length += 1
+
+
+class BlockPool:
+    """`num_blocks` blocks of `block_size` tokens, and the prefix cache over them (key -> block)."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.block_size = block_size
+        self.blocks = [Block(block_id) for block_id in range(num_blocks)]
+        self.free_queue = FreeBlockQueue(self.blocks)
+        self.tokens_stored = 0
+        self._cached: dict[bytes, Block] = {}
+        self._num_private = self._num_shared = self._num_cached = 0
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that can be handed out now: free ones and cached ones that nobody refers to."""
+        return len(self.free_queue)
+
+    @property
+    def counts(self) -> BlockCounts:
+        """How the blocks are used."""
+        return BlockCounts(
+            total=len(self.blocks),
+            private=self._num_private,
+            shared=self._num_shared,
+            cached=self._num_cached,
+            free=self.num_available - self._num_cached,
+            block_size=self.block_size,
+        )
+
+    def allocate(self) -> int:
+        """Hand out the first block of the free queue, empty, with one reference; what it cached is evicted."""
+        block = self.free_queue.popleft()
+        if block.key is not None:
+            del self._cached[block.key]
+            block.key = None
+            self._num_cached -= 1
+        block.ref_count = 1
+        block.num_tokens = 0
+        self._num_private += 1
+        return block.block_id
+
+    def share(self, block_id: int) -> None:
+        """Add a reference to a block that is referenced or cached."""
+        block = self.blocks[block_id]
+        if block.ref_count == 0:
+            assert block.key is not None, f"block {block_id} is free and holds nothing to share"
+            self.free_queue.remove(block)
+            self._num_cached -= 1
+            self._num_private += 1
+            self.tokens_stored += block.num_tokens
+        elif block.ref_count == 1:
+            self._num_private -= 1
+            self._num_shared += 1
+        block.ref_count += 1
+
+    def free(self, block_table: Sequence[int]) -> int:
+        """Drop one reference to each block, last block first; returns how many are referenced no more."""
+        return sum(self._release(self.blocks[block_id]) for block_id in reversed(block_table))
+
+    def fill(self, block_id: int, num_tokens: int) -> None:
+        """Note that a referenced block now stores its first `num_tokens` tokens."""
+        block = self.blocks[block_id]
+        self.tokens_stored += num_tokens - block.num_tokens
+        block.num_tokens = num_tokens
+
+    def cache(self, block_id: int, key: bytes) -> None:
+        """Let a full, referenced block be found under `key`. A block that is there already stays."""
+        block = self.blocks[block_id]
+        assert block.ref_count > 0, f"block {block_id} enters the cache unreferenced"
+        assert block.num_tokens == self.block_size, f"block {block_id} enters the cache half full"
+        if block.key is None and key not in self._cached:
+            block.key = key
+            self._cached[key] = block
+
+    def lookup(self, key: bytes) -> Block | None:
+        """The block cached under `key`."""
+        return self._cached.get(key)
+
+    def check_integrity(self) -> None:
+        """Assert what must hold of the pool by itself. O(num_blocks)."""
+        free = list(self.free_queue)
+        assert len(free) == len(set(free)) == len(self.free_queue), "free queue: wrong length"
+        assert {b.block_id for b in free} == {b.block_id for b in self.blocks if not b.ref_count}, (
+            "a block is neither free nor referenced, or both"
+        )
+        states = [block.state for block in self.blocks]
+        counts = self.counts
+        for state in BlockState:
+            assert getattr(counts, state.value) == states.count(state), f"miscounted {state} blocks"
+        assert {b.block_id: b.key for b in self._cached.values()} == {
+            b.block_id: b.key for b in self.blocks if b.key is not None
+        }, "the cache and its blocks disagree"
+        assert all(block.key == key for key, block in self._cached.items()), "wrong key"
+        assert all(b.num_tokens == self.block_size for b in self._cached.values()), (
+            "a block in the cache is not full"
+        )
+        stored = sum(block.num_tokens for block in self.blocks if block.ref_count)
+        assert self.tokens_stored == stored, f"{self.tokens_stored} tokens counted, {stored} stored"
+
+    def _release(self, block: Block) -> bool:
+        assert block.ref_count > 0, f"block {block.block_id} is freed twice"
+        block.ref_count -= 1
+        if block.ref_count == 1:
+            self._num_shared -= 1
+            self._num_private += 1
+        elif block.ref_count == 0:
+            self._num_private -= 1
+            self.tokens_stored -= block.num_tokens
+            if block.key is None:
+                self.free_queue.appendleft(block)
+            else:
+                self._num_cached += 1
+                self.free_queue.append(block)
+            return True
+        return False

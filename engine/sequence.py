@@ -1,0 +1,114 @@
+"""What the scheduler moves about: a `Request` (one call) and its n `Sequence`s (candidates).
+
+A sequence's tokens are known before their KV is computed: `num_computed_tokens` chases `num_tokens`, and there is
+no other notion of a phase. Until the prompt is computed only the leader (the first live candidate) holds blocks; the
+others are its `followers` and fork from it then.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from engine.outputs import FinishReason, SampleRequest
+from engine.sampling_params import SamplingParams
+
+
+class SequenceStatus(StrEnum):
+    """waiting: never ran yet; following: forks from its leader later; preempted: pushed out, to be recomputed."""
+
+    WAITING = "waiting"
+    FOLLOWING = "following"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One call. `request_id` is the engine's own: unique, ascending with arrival. Times are `time.monotonic()`.
+
+    The scheduler makes the `sequences` when it accepts the request.
+    """
+
+    request_id: int
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    arrival_time: float
+    sequences: list["Sequence"] = field(default_factory=list)
+    first_scheduled_time: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One candidate: its tokens, and where their keys and values lie.
+
+    `block_table` maps block i of the sequence to a block id and only ever grows while the sequence runs, except that
+    copy-on-write replaces a shared tail. `block_keys` are the prefix keys of its full blocks, as far as known.
+    `num_cached_tokens` is what the first pass found in the prefix cache.
+    """
+
+    seq_id: int
+    request: Request
+    index: int
+    max_output_tokens: int
+    end_token_ids: frozenset[int]
+    token_ids: list[int] = field(init=False)
+    output_token_ids: list[int] = field(default_factory=list)
+    num_computed_tokens: int = 0
+    num_cached_tokens: int = 0
+    block_table: list[int] = field(default_factory=list)
+    block_keys: list[bytes] = field(default_factory=list)
+    status: SequenceStatus = SequenceStatus.WAITING
+    followers: list["Sequence"] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    first_token_time: float | None = None
+    last_token_time: float | None = None
+    _sample_request: SampleRequest | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.token_ids = list(self.request.prompt_token_ids)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.request.prompt_token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens known: prompt and output."""
+        return len(self.token_ids)
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        """Known tokens whose keys and values are not in the pool."""
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def seed(self) -> int | None:
+        """The request's seed plus the candidate's index, in 64 bits; None without a seed."""
+        seed = self.request.params.seed
+        return None if seed is None else (seed + self.index) % 2**64
+
+    def append(self, token_id: int, now: float) -> None:
+        """Add a drawn token."""
+        self.token_ids.append(token_id)
+        self.output_token_ids.append(token_id)
+        self.last_token_time = now
+        if self.first_token_time is None:
+            self.first_token_time = now
+
+    def sample_request(self) -> SampleRequest:
+        """How to draw the next token. Kept from step to step: its token lists are views of this sequence."""
+        params = self.request.params
+        is_below_minimum = len(self.output_token_ids) < params.min_tokens
+        if self._sample_request is None or is_below_minimum != bool(
+            self._sample_request.forbidden_token_ids
+        ):
+            self._sample_request = SampleRequest(
+                self.seq_id,
+                params,
+                self.seed,
+                self.request.prompt_token_ids,
+                self.output_token_ids,
+                tuple(sorted(self.end_token_ids)) if is_below_minimum else (),
+            )
+        return self._sample_request
