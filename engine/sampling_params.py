@@ -1,10 +1,48 @@
-"""How to draw tokens and when to stop: one frozen, validated value used everywhere under the same names."""
+"""How to draw tokens and when to stop: one frozen, validated value used everywhere under the same names.
 
-from collections.abc import Mapping
+`SamplingParams` is what the engine works with, `SamplingParams.from_mapping` reads the wire form (WebSocket `sampling`,
+HTTP body, stored JSON), `validate_for_model` checks what only a loaded model can tell.
+
+Rules of the wire form: null is the same as absent. Numbers are finite and never booleans; counts, ids and seeds are
+whole numbers. Names in UNSUPPORTED_FIELDS are refused unless they have the value that changes nothing.
+"""
+
+import math
+import reprlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+from engine.errors import RequestError
 
 MAX_LOGPROBS = 20
 DEFAULT_MAX_TOKENS = 1024
+MAX_STOP_STRINGS = 16
+GREEDY_TEMPERATURE = 1e-3
+MIN_SEED, MAX_SEED = -(2**63), 2**64 - 1
+
+UNSUPPORTED_FIELDS: Mapping[str, tuple[object, ...]] = {
+    "allowed_token_ids": ([],),
+    "bad_words": ([],),
+    "best_of": (1,),
+    "detokenize": (True,),
+    "early_stopping": (False,),
+    "guided_choice": (),
+    "guided_decoding_backend": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_whitespace_pattern": (),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1,),
+    "logits_processors": ([],),
+    "priority": (0,),
+    "prompt_logprobs": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "structured_outputs": (),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,7 +50,8 @@ class SamplingParams:
     """Sampling keys with their neutral defaults.
 
     `max_tokens` None means what is left of the context, DEFAULT_MAX_TOKENS at most. `top_k` 0 and -1 are off. A
-    temperature below 1e-3 is greedy. `logprobs` None is off; k returns the sampled token and the k best (0 to 20).
+    temperature below GREEDY_TEMPERATURE is greedy; `top_p` 0 keeps the most likely token only. `logprobs` None is off;
+    k returns the sampled token and the k best (0 to 20). A seed counts modulo 2^64.
     """
 
     n: int = 1
@@ -32,3 +71,195 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     logprobs: int | None = None
     cache_salt: str | None = None
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether every draw takes the most likely token."""
+        return self.temperature < GREEDY_TEMPERATURE
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, object], *, path: str = "") -> "SamplingParams":
+        """Read and check the wire form; `path` is the field that holds it ("sampling", or "" for a body).
+
+        Raises RequestError with the exact path of the field: code `unknown_field` for a name that is not in
+        SAMPLING_FIELDS, else `invalid_value`.
+        """
+        return _Reader(mapping, path).read()
+
+
+def validate_for_model(params: SamplingParams, vocab_size: int, max_num_seqs: int) -> None:
+    """Check token ids against the vocabulary and `n` against the sequence slots; raises RequestError."""
+    for i, token_id in enumerate(params.stop_token_ids):
+        _check_token_id(token_id, vocab_size, f"stop_token_ids[{i}]")
+    for token_id in params.logit_bias:
+        _check_token_id(token_id, vocab_size, f"logit_bias.{token_id}")
+    if params.n > max_num_seqs:
+        message = f"n is {params.n}; at most {max_num_seqs} candidates (--max-num-seqs) can run"
+        raise RequestError(message, param="n")
+
+
+def _check_token_id(token_id: int, vocab_size: int, param: str) -> None:
+    if not 0 <= token_id < vocab_size:
+        message = f"{param}: {token_id} is not a token id; the vocabulary is 0 to {vocab_size - 1}"
+        raise RequestError(message, param=param)
+
+
+class _Reader:
+    """Takes the fields of one mapping, each checked against its range."""
+
+    def __init__(self, mapping: Mapping[str, object], path: str) -> None:
+        self.prefix = f"{path}." if path else ""
+        if not isinstance(mapping, Mapping):
+            raise RequestError(f"{path or 'the body'} must be an object", param=path or None)
+        self.given = {name: value for name, value in mapping.items() if value is not None}
+        for name in mapping:
+            if name not in SAMPLING_FIELDS:
+                message = f"{self.prefix}{name} is not a sampling field"
+                raise RequestError(message, param=f"{self.prefix}{name}", code="unknown_field")
+
+    def read(self) -> SamplingParams:
+        self._refuse_unsupported()
+        max_tokens = self._max_tokens()
+        return SamplingParams(
+            n=self._integer("n", 1, 1),
+            temperature=self._number("temperature", 1.0, 0.0, 2.0),
+            top_p=self._number("top_p", 1.0, 0.0, 1.0),
+            top_k=self._integer("top_k", 0, -1),
+            min_p=self._number("min_p", 0.0, 0.0, 1.0),
+            repetition_penalty=self._number("repetition_penalty", 1.0, 0.01, 10.0),
+            presence_penalty=self._number("presence_penalty", 0.0, -2.0, 2.0),
+            frequency_penalty=self._number("frequency_penalty", 0.0, -2.0, 2.0),
+            max_tokens=max_tokens,
+            min_tokens=self._min_tokens(max_tokens),
+            seed=self._optional_integer("seed", MIN_SEED, MAX_SEED),
+            stop=self._stop(),
+            stop_token_ids=self._stop_token_ids(),
+            ignore_eos=self._boolean("ignore_eos", False),
+            logit_bias=self._logit_bias(),
+            logprobs=self._logprobs(),
+            cache_salt=self._cache_salt(),
+        )
+
+    def _refuse_unsupported(self) -> None:
+        for name, neutral in UNSUPPORTED_FIELDS.items():
+            if name in self.given and not _is_one_of(self.given[name], neutral):
+                raise self._error(name, f"{name} is not supported", self.given[name])
+
+    def _max_tokens(self) -> int | None:
+        old = self._optional_integer("max_tokens", 0, None)
+        new = self._optional_integer("max_completion_tokens", 0, None)
+        if old is not None and new is not None and old != new:
+            raise self._error("max_completion_tokens", f"max_tokens says {old} already", new)
+        return new if old is None else old
+
+    def _min_tokens(self, max_tokens: int | None) -> int:
+        value = self._integer("min_tokens", 0, 0)
+        if max_tokens is not None and value > max_tokens:
+            raise self._error("min_tokens", f"at most max_tokens ({max_tokens})", value)
+        return value
+
+    def _stop(self) -> tuple[str, ...]:
+        value = self.given.get("stop", [])
+        if isinstance(value, str):
+            return (self._text("stop", value),)
+        items = self._list("stop", value, "a string or a list of strings")
+        if len(items) > MAX_STOP_STRINGS:
+            raise self._error("stop", f"at most {MAX_STOP_STRINGS} stop strings", len(items))
+        return tuple(self._text(f"stop[{i}]", item) for i, item in enumerate(items))
+
+    def _stop_token_ids(self) -> tuple[int, ...]:
+        items = self._list("stop_token_ids", self.given.get("stop_token_ids", []), "a list of ids")
+        paths = (f"stop_token_ids[{i}]" for i in range(len(items)))
+        return tuple(self._whole(path, v, 0, None) for path, v in zip(paths, items, strict=True))
+
+    def _logit_bias(self) -> dict[int, float]:
+        value = self.given.get("logit_bias", {})
+        if not isinstance(value, Mapping):
+            raise self._error("logit_bias", "an object of token ids and numbers", value)
+        return {
+            self._token_id_key(key): self._real(f"logit_bias.{key}", bias, -100.0, 100.0)
+            for key, bias in value.items()
+        }
+
+    def _token_id_key(self, key: object) -> int:
+        text = str(key)
+        if not (text.isascii() and text.isdigit() and str(int(text[:20])) == text):
+            raise self._error(f"logit_bias.{text[:40]}", "keys are token ids", key)
+        return int(text)
+
+    def _logprobs(self) -> int | None:
+        """A number alone (completions), or a switch with `top_logprobs` (chat)."""
+        value = self.given.get("logprobs", False)
+        top = self._optional_integer("top_logprobs", 0, MAX_LOGPROBS)
+        if not isinstance(value, bool):
+            count = self._whole("logprobs", value, 0, MAX_LOGPROBS)
+            if top is not None and top != count:
+                raise self._error("top_logprobs", f"logprobs says {count} already", top)
+            return count
+        if top and not value:
+            raise self._error("top_logprobs", "logprobs must be true for it", top)
+        return (top or 0) if value else None
+
+    def _cache_salt(self) -> str | None:
+        value = self.given.get("cache_salt")
+        return None if value is None else self._text("cache_salt", value)
+
+    def _number(self, name: str, default: float, low: float, high: float) -> float:
+        return self._real(name, self.given.get(name, default), low, high)
+
+    def _integer(self, name: str, default: int, low: int) -> int:
+        return self._whole(name, self.given.get(name, default), low, None)
+
+    def _optional_integer(self, name: str, low: int, high: int | None) -> int | None:
+        return self._whole(name, self.given[name], low, high) if name in self.given else None
+
+    def _boolean(self, name: str, default: bool) -> bool:
+        value = self.given.get(name, default)
+        if not isinstance(value, bool):
+            raise self._error(name, "true or false", value)
+        return value
+
+    def _real(self, path: str, value: object, low: float, high: float) -> float:
+        allowed = f"a number from {low:g} to {high:g}"
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._error(path, allowed, value)
+        if not low <= value <= high or math.isnan(value):
+            raise self._error(path, allowed, value)
+        return float(value)
+
+    def _whole(self, path: str, value: object, low: int, high: int | None) -> int:
+        limit = "or more" if high is None else f"to {high}"
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self._error(path, f"a whole number, {low} {limit}", value)
+        if value < low or (high is not None and value > high):
+            raise self._error(path, f"a whole number, {low} {limit}", value)
+        return value
+
+    def _list(self, path: str, value: object, allowed: str) -> list[object]:
+        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+            raise self._error(path, allowed, value)
+        return list(value)
+
+    def _text(self, path: str, value: object) -> str:
+        if not isinstance(value, str) or not value:
+            raise self._error(path, "a string that is not empty", value)
+        if any("\ud800" <= char <= "\udfff" for char in value):
+            raise self._error(path, "text without lone surrogates", value)
+        return value
+
+    def _error(self, path: str, allowed: str, value: object) -> RequestError:
+        param = self.prefix + path
+        message = f"{param}: {reprlib.repr(value)} is not allowed; {allowed}"
+        return RequestError(message, param=param)
+
+
+def _is_one_of(value: object, neutral: tuple[object, ...]) -> bool:
+    """Equality that tells booleans from numbers."""
+    return any(isinstance(value, bool) == isinstance(n, bool) and value == n for n in neutral)
+
+
+SAMPLING_FIELDS: frozenset[str] = (
+    frozenset(SamplingParams.__dataclass_fields__)
+    | {"max_completion_tokens", "top_logprobs"}
+    | frozenset(UNSUPPORTED_FIELDS)
+)

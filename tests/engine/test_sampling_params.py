@@ -1,0 +1,245 @@
+"""The wire form of sampling keys: every range, every refusal by its exact path."""
+
+import math
+
+import pytest
+
+from engine.errors import RequestError
+from engine.sampling_params import (
+    SAMPLING_FIELDS,
+    UNSUPPORTED_FIELDS,
+    SamplingParams,
+    validate_for_model,
+)
+
+
+def refused(mapping: object, path: str = "") -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        SamplingParams.from_mapping(mapping, path=path)  # pyright: ignore[reportArgumentType]
+    return caught.value
+
+
+def test_empty_mapping_gives_the_defaults() -> None:
+    assert SamplingParams.from_mapping({}) == SamplingParams()
+
+
+def test_null_is_the_same_as_absent() -> None:
+    assert SamplingParams.from_mapping(dict.fromkeys(SAMPLING_FIELDS)) == SamplingParams()
+
+
+def test_every_key_arrives() -> None:
+    params = SamplingParams.from_mapping(
+        {
+            "n": 3,
+            "temperature": 0.5,
+            "top_p": 0.9,
+            "top_k": 40,
+            "min_p": 0.1,
+            "repetition_penalty": 1.1,
+            "presence_penalty": -1,
+            "frequency_penalty": 2,
+            "max_tokens": 7,
+            "min_tokens": 2,
+            "seed": 2**64 - 1,
+            "stop": ["a", "bc"],
+            "stop_token_ids": [5, 6],
+            "ignore_eos": True,
+            "logit_bias": {"17": -100, "0": 1.5},
+            "logprobs": True,
+            "top_logprobs": 4,
+            "cache_salt": "mine",
+        }
+    )
+    assert params == SamplingParams(
+        n=3,
+        temperature=0.5,
+        top_p=0.9,
+        top_k=40,
+        min_p=0.1,
+        repetition_penalty=1.1,
+        presence_penalty=-1.0,
+        frequency_penalty=2.0,
+        max_tokens=7,
+        min_tokens=2,
+        seed=2**64 - 1,
+        stop=("a", "bc"),
+        stop_token_ids=(5, 6),
+        ignore_eos=True,
+        logit_bias={17: -100.0, 0: 1.5},
+        logprobs=4,
+        cache_salt="mine",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", 0),
+        ("temperature", 1e-9),
+        ("temperature", 2),
+        ("top_p", 0),
+        ("top_p", 1),
+        ("top_k", 0),
+        ("top_k", -1),
+        ("top_k", 10**9),
+        ("min_p", 1),
+        ("max_tokens", 0),
+        ("max_tokens", 10**12),
+        ("seed", -(2**63)),
+        ("seed", 0),
+    ],
+)
+def test_edges_that_are_allowed(name: str, value: float) -> None:
+    assert getattr(SamplingParams.from_mapping({name: value}), name) == value
+
+
+BAD_NUMBERS = [math.nan, math.inf, -math.inf, True, "1", [1], {}]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(
+            (name, value)
+            for name in ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty")
+            for value in BAD_NUMBERS
+        ),
+        *(
+            (name, value)
+            for name in ("n", "top_k", "max_tokens", "min_tokens", "seed", "max_completion_tokens")
+            for value in [*BAD_NUMBERS, 1.5, 2.0]
+        ),
+        ("temperature", -0.1),
+        ("temperature", 2.5),
+        ("top_p", -0.1),
+        ("top_p", 1.1),
+        ("min_p", 1.01),
+        ("min_p", -0.01),
+        ("repetition_penalty", 0),
+        ("repetition_penalty", 10.5),
+        ("presence_penalty", 2.1),
+        ("frequency_penalty", -2.1),
+        ("n", 0),
+        ("top_k", -2),
+        ("max_tokens", -1),
+        ("min_tokens", -1),
+        ("seed", 2**64),
+        ("seed", -(2**63) - 1),
+        ("stop", ""),
+        ("stop", 5),
+        ("stop", {"a": 1}),
+        ("stop", "\ud800"),
+        ("stop", ["x"] * 17),
+        ("stop_token_ids", "12"),
+        ("stop_token_ids", 12),
+        ("ignore_eos", 1),
+        ("ignore_eos", "true"),
+        ("logit_bias", [1]),
+        ("logprobs", 21),
+        ("logprobs", -1),
+        ("logprobs", "yes"),
+        ("cache_salt", ""),
+        ("cache_salt", 5),
+        ("cache_salt", "\udfff"),
+    ],
+)
+def test_refusals_name_the_field_under_its_path(name: str, value: object) -> None:
+    error = refused({name: value}, "sampling")
+    assert (error.param, error.code) == (f"sampling.{name}", "invalid_value")
+    assert refused({name: value}).param == name
+
+
+@pytest.mark.parametrize(
+    ("mapping", "param"),
+    [
+        ({"stop": ["a", ""]}, "stop[1]"),
+        ({"stop": ["a", None]}, "stop[1]"),
+        ({"stop_token_ids": [1, -1]}, "stop_token_ids[1]"),
+        ({"stop_token_ids": [True]}, "stop_token_ids[0]"),
+        ({"logit_bias": {"x": 1}}, "logit_bias.x"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias.-1"),
+        ({"logit_bias": {"07": 1}}, "logit_bias.07"),
+        ({"logit_bias": {"7": 101}}, "logit_bias.7"),
+        ({"logit_bias": {"7": None}}, "logit_bias.7"),
+        ({"logit_bias": {"7": math.nan}}, "logit_bias.7"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": False, "top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": 2, "top_logprobs": 3}, "top_logprobs"),
+        ({"max_tokens": 5, "max_completion_tokens": 6}, "max_completion_tokens"),
+        ({"max_tokens": 5, "min_tokens": 6}, "min_tokens"),
+    ],
+)
+def test_refusals_inside_a_field(mapping: dict[str, object], param: str) -> None:
+    assert refused(mapping).param == param
+
+
+@pytest.mark.parametrize(
+    ("mapping", "logprobs"),
+    [
+        ({"logprobs": True}, 0),
+        ({"logprobs": True, "top_logprobs": 0}, 0),
+        ({"logprobs": True, "top_logprobs": 20}, 20),
+        ({"logprobs": False}, None),
+        ({"logprobs": False, "top_logprobs": 0}, None),
+        ({"top_logprobs": 0}, None),
+        ({"logprobs": 0}, 0),
+        ({"logprobs": 5}, 5),
+        ({"logprobs": 5, "top_logprobs": 5}, 5),
+    ],
+)
+def test_both_forms_of_logprobs(mapping: dict[str, object], logprobs: int | None) -> None:
+    assert SamplingParams.from_mapping(mapping).logprobs == logprobs
+
+
+def test_max_completion_tokens_is_another_name() -> None:
+    assert SamplingParams.from_mapping({"max_completion_tokens": 6}).max_tokens == 6
+    both = {"max_completion_tokens": 6, "max_tokens": 6}
+    assert SamplingParams.from_mapping(both).max_tokens == 6
+
+
+def test_one_stop_string_may_stand_alone() -> None:
+    assert SamplingParams.from_mapping({"stop": "END"}).stop == ("END",)
+    assert len(SamplingParams.from_mapping({"stop": ["x"] * 16}).stop) == 16
+
+
+def test_unknown_fields_and_wrong_documents() -> None:
+    error = refused({"temprature": 1}, "sampling")
+    assert (error.param, error.code) == ("sampling.temprature", "unknown_field")
+    assert refused([], "sampling").param == "sampling"
+    assert refused("x").param is None
+
+
+@pytest.mark.parametrize("name", sorted(UNSUPPORTED_FIELDS))
+def test_unsupported_fields_are_refused_by_name_unless_neutral(name: str) -> None:
+    assert name in SAMPLING_FIELDS
+    error = refused({name: 7}, "sampling")
+    assert (error.param, error.code) == (f"sampling.{name}", "invalid_value")
+    assert "not supported" in error.message
+    for neutral in UNSUPPORTED_FIELDS[name]:
+        assert SamplingParams.from_mapping({name: neutral}) == SamplingParams()
+
+
+def test_true_is_not_the_number_one() -> None:
+    assert refused({"best_of": True}).param == "best_of"
+    assert refused({"early_stopping": 0}).param == "early_stopping"
+
+
+@pytest.mark.parametrize(("temperature", "greedy"), [(0, True), (1e-4, True), (1e-3, False)])
+def test_tiny_temperatures_are_greedy(temperature: float, greedy: bool) -> None:
+    assert SamplingParams(temperature=temperature).is_greedy is greedy
+
+
+@pytest.mark.parametrize(
+    ("params", "param"),
+    [
+        (SamplingParams(stop_token_ids=(3, 10)), "stop_token_ids[1]"),
+        (SamplingParams(logit_bias={10: 1.0}), "logit_bias.10"),
+        (SamplingParams(n=5), "n"),
+    ],
+)
+def test_what_only_the_model_can_tell(params: SamplingParams, param: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        validate_for_model(params, vocab_size=10, max_num_seqs=4)
+    assert caught.value.param == param
+    validate_for_model(params, vocab_size=11, max_num_seqs=5)
