@@ -1,0 +1,251 @@
+"""Verbs on conversations and messages. Each is one transaction; rows come back as frozen records.
+
+A deleted conversation is hidden: reads and writes do not find it, except `restore` and `purge`. Messages are only ever
+added; what changes in place is an answer while it is `generating`, and which leaf was viewed last.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import delete, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from storage.database import Database
+from storage.errors import MissingRowError
+from storage.importing import add_import
+from storage.models import GENERATING, Conversation, Message
+from storage.records import (
+    AnswerEnd,
+    ConversationRecord,
+    ImportedConversation,
+    MessageRecord,
+    NewTurn,
+    StoredTurn,
+)
+from storage.tree import MessageTree
+from storage.turns import add_turn, load_tree, move_head
+
+_CONVERSATION_FIELDS = [field.name for field in fields(ConversationRecord)]
+_MESSAGE_COLUMNS = [getattr(Message, field.name) for field in fields(MessageRecord)]
+_IDS_PER_QUERY = 500
+
+
+class ConversationStore:
+    """Verbs on `conversations` and `messages`. Raise MissingRowError for ids that are not there."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # --- reading -----------------------------------------------------------------------------
+
+    async def find(self, query: str = "") -> tuple[ConversationRecord, ...]:
+        """Conversations whose title or a message contains `query`, most recently used first."""
+        statement = select(Conversation).where(Conversation.deleted_at.is_(None))
+        if query:
+            statement = statement.where(_contains(query))
+        statement = statement.order_by(Conversation.updated_at.desc(), Conversation.id)
+
+        async def work(session: AsyncSession) -> tuple[ConversationRecord, ...]:
+            return tuple(_record(row) for row in await session.scalars(statement))
+
+        return await self._database.read(work)
+
+    async def get(self, conversation_id: str) -> ConversationRecord:
+        """One conversation."""
+
+        async def work(session: AsyncSession) -> ConversationRecord:
+            return _record(await _visible(session, conversation_id))
+
+        return await self._database.read(work)
+
+    async def messages(
+        self, conversation_id: str
+    ) -> tuple[ConversationRecord, MessageTree, tuple[MessageRecord, ...]]:
+        """A conversation with all its messages, oldest first."""
+
+        async def work(
+            session: AsyncSession,
+        ) -> tuple[ConversationRecord, MessageTree, tuple[MessageRecord, ...]]:
+            conversation = await _visible(session, conversation_id)
+            tree = await load_tree(session, conversation_id)
+            query = select(*_MESSAGE_COLUMNS).where(Message.conversation_id == conversation_id)
+            rows = await session.execute(query.order_by(Message.created_at))
+            return _record(conversation), tree, tuple(MessageRecord(**r._mapping) for r in rows)
+
+        return await self._database.read(work)
+
+    async def view(
+        self, conversation_id: str
+    ) -> tuple[ConversationRecord, MessageTree, dict[str, MessageRecord]]:
+        """A conversation with the messages on the path to its head and its open candidates, by id."""
+
+        async def work(
+            session: AsyncSession,
+        ) -> tuple[ConversationRecord, MessageTree, dict[str, MessageRecord]]:
+            conversation = await _visible(session, conversation_id)
+            tree = await load_tree(session, conversation_id)
+            ids = tree.path(conversation.head_id)
+            if conversation.open_generation_id is not None:
+                ids += tree.answers(conversation.open_generation_id)
+            return _record(conversation), tree, await _by_id(session, ids)
+
+        return await self._database.read(work)
+
+    async def message(self, message_id: str) -> MessageRecord:
+        """One message of a conversation that is not deleted."""
+
+        async def work(session: AsyncSession) -> MessageRecord:
+            found = (await _by_id(session, [message_id])).get(message_id)
+            if found is None:
+                raise MissingRowError(f"there is no message {message_id}")
+            await _visible(session, found.conversation_id)
+            return found
+
+        return await self._database.read(work)
+
+    async def path(self, message_id: str) -> tuple[MessageRecord, ...]:
+        """Messages from the first one down to `message_id`."""
+
+        async def work(session: AsyncSession) -> tuple[MessageRecord, ...]:
+            message = await session.get(Message, message_id)
+            if message is None:
+                raise MissingRowError(f"there is no message {message_id}")
+            ids = (await load_tree(session, message.conversation_id)).path(message_id)
+            found = await _by_id(session, ids)
+            return tuple(found[i] for i in ids)
+
+        return await self._database.read(work)
+
+    # --- turns -------------------------------------------------------------------------------
+
+    async def add_turn(self, turn: NewTurn) -> StoredTurn:
+        """Store the user's message and the rows of its answers (`generating`); see storage/turns.py."""
+
+        async def work(session: AsyncSession) -> StoredTurn:
+            return await add_turn(session, turn)
+
+        return await self._database.write(work)
+
+    async def select(self, message_id: str) -> str:
+        """Move the head to the leaf last viewed below a message and close open candidates; returns the leaf."""
+
+        async def work(session: AsyncSession) -> str:
+            message = await session.get(Message, message_id)
+            if message is None:
+                raise MissingRowError(f"there is no message {message_id}")
+            conversation = await _visible(session, message.conversation_id, for_update=True)
+            leaf = (await load_tree(session, conversation.id)).viewed_leaf(message_id)
+            await move_head(session, conversation, leaf)
+            conversation.open_generation_id = None
+            return leaf
+
+        return await self._database.write(work)
+
+    async def save_texts(self, texts: Mapping[str, str]) -> None:
+        """Checkpoint streaming answers by message id. One that has ended is left alone."""
+
+        async def work(session: AsyncSession) -> None:
+            for message_id, text in texts.items():
+                await session.execute(_generating(message_id).values(content=text))
+
+        await self._database.write(work)
+
+    async def end_answer(self, message_id: str, end: AnswerEnd) -> None:
+        """Store the final state of a streaming answer."""
+
+        async def work(session: AsyncSession) -> None:
+            await session.execute(_generating(message_id).values(**asdict(end)))
+
+        await self._database.write(work)
+
+    async def interrupt_leftovers(self) -> int:
+        """Mark what a crash left `generating` as `interrupted`; returns how many answers."""
+
+        async def work(session: AsyncSession) -> int:
+            ids = (await session.scalars(select(Message.id).where(GENERATING))).all()
+            await session.execute(update(Message).where(GENERATING).values(status="interrupted"))
+            return len(ids)
+
+        return await self._database.write(work)
+
+    # --- the conversation itself -------------------------------------------------------------
+
+    async def update(self, conversation_id: str, changes: Mapping[str, Any]) -> None:
+        """Set columns: title, pinned, system_prompt, sampling. `updated_at` stays: nothing was said."""
+
+        async def work(session: AsyncSession) -> None:
+            conversation = await _visible(session, conversation_id, for_update=True)
+            for name, value in changes.items():
+                setattr(conversation, name, value)
+
+        await self._database.write(work)
+
+    async def hide(self, conversation_id: str) -> None:
+        """Delete so that `restore` can bring it back."""
+        await self.update(conversation_id, {"deleted_at": datetime.now(UTC)})
+
+    async def restore(self, conversation_id: str) -> None:
+        """Undo `hide`; nothing happens to one that is not hidden."""
+
+        async def work(session: AsyncSession) -> None:
+            (await _any(session, conversation_id)).deleted_at = None
+
+        await self._database.write(work)
+
+    async def purge(self, conversation_id: str) -> None:
+        """Remove the conversation, hidden or not, and its messages for good."""
+
+        async def work(session: AsyncSession) -> None:
+            await _any(session, conversation_id)
+            await session.execute(delete(Message).where(Message.conversation_id == conversation_id))
+            await session.execute(delete(Conversation).where(Conversation.id == conversation_id))
+
+        await self._database.write(work)
+
+    async def add_import(self, imported: ImportedConversation) -> str:
+        """Store a conversation from elsewhere under new ids; returns its id."""
+
+        async def work(session: AsyncSession) -> str:
+            return await add_import(session, imported)
+
+        return await self._database.write(work)
+
+
+def _contains(query: str) -> Any:
+    said = select(Message.conversation_id).where(Message.content.icontains(query, autoescape=True))
+    return or_(Conversation.title.icontains(query, autoescape=True), Conversation.id.in_(said))
+
+
+def _generating(message_id: str) -> Any:
+    return update(Message).where(Message.id == message_id, GENERATING)
+
+
+async def _any(session: AsyncSession, conversation_id: str) -> Conversation:
+    found = await session.get(Conversation, conversation_id)
+    if found is None:
+        raise MissingRowError(f"there is no conversation {conversation_id}")
+    return found
+
+
+async def _visible(
+    session: AsyncSession, conversation_id: str, *, for_update: bool = False
+) -> Conversation:
+    found = await session.get(Conversation, conversation_id, with_for_update=for_update)
+    if found is None or found.deleted_at is not None:
+        raise MissingRowError(f"there is no conversation {conversation_id}")
+    return found
+
+
+async def _by_id(session: AsyncSession, ids: Sequence[str]) -> dict[str, MessageRecord]:
+    found: dict[str, MessageRecord] = {}
+    for start in range(0, len(ids), _IDS_PER_QUERY):
+        some = ids[start : start + _IDS_PER_QUERY]
+        rows = await session.execute(select(*_MESSAGE_COLUMNS).where(Message.id.in_(some)))
+        found |= {row.id: MessageRecord(**row._mapping) for row in rows}
+    return found
+
+
+def _record(row: Conversation) -> ConversationRecord:
+    return ConversationRecord(**{name: getattr(row, name) for name in _CONVERSATION_FIELDS})

@@ -1,0 +1,152 @@
+"""One database: connections, transactions, migration at start, a clean end.
+
+SQLite (the default) runs in WAL mode. Its write transactions begin IMMEDIATE: one that begins as a reader and then
+writes fails at once when another has written meanwhile, whatever the busy timeout. Inside the process writers queue
+on a lock in order of arrival; the busy timeout is for other processes. Every transaction runs in a task of its own to
+its end, so cancelling a caller never leaves a connection checked out or half of a transaction behind.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import URL, event, make_url, text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.pool import AsyncAdaptedQueuePool
+
+from storage.errors import StorageError
+from storage.migrate import upgrade
+
+logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
+Work = Callable[[AsyncSession], Awaitable[Result]]
+
+BUSY_TIMEOUT_MS = 10_000
+WAL_LIMIT_BYTES = 8 * 1024 * 1024
+_PRAGMAS = (
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = NORMAL",
+    "PRAGMA foreign_keys = ON",
+    f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}",
+    f"PRAGMA journal_size_limit = {WAL_LIMIT_BYTES}",
+)
+
+
+def sqlite_url(path: Path) -> str:
+    """The URL of a database file, whatever characters its path has."""
+    url = URL.create("sqlite+aiosqlite", database=str(path))
+    return url.render_as_string(hide_password=False)
+
+
+class Database:
+    """Transactions over one URL. `open` first, `close` last; nothing may run after `close` began."""
+
+    def __init__(self, url: str) -> None:
+        self._url = _parse(url)
+        self._is_sqlite = self._url.get_backend_name() == "sqlite"
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._write_lock = asyncio.Lock()
+        self._closed = False
+        try:
+            self._engine = create_async_engine(self._url, **_pool_options(self._url))
+        except (SQLAlchemyError, ImportError) as error:
+            raise StorageError(f"--database-url: {error}") from error
+        if self._is_sqlite:
+            event.listen(self._engine.sync_engine, "connect", _on_connect)
+            event.listen(self._engine.sync_engine, "begin", _on_begin)
+        self._readers = async_sessionmaker(self._engine, expire_on_commit=False)
+        writing = self._engine.execution_options(sqlite_begin="IMMEDIATE")
+        self._writers = async_sessionmaker(writing, expire_on_commit=False)
+
+    async def open(self) -> None:
+        """Make the folder and the schema, or bring an older schema up to date."""
+        try:
+            if self._is_sqlite and self._url.database:
+                Path(self._url.database).parent.mkdir(parents=True, exist_ok=True)
+            await self._run(self._migrate())
+        except OSError as error:
+            raise StorageError(f"cannot open the database {self._url!r}: {error}") from error
+
+    async def read(self, work: Work[Result]) -> Result:
+        """Run `work` in a transaction that sees one state and changes nothing."""
+        return await self._run(self._read(work))
+
+    async def write(self, work: Work[Result]) -> Result:
+        """Run `work` in a write transaction, committed when it returns and rolled back when it raises."""
+        return await self._run(self._write(work))
+
+    async def checkpoint(self) -> None:
+        """Move the write-ahead log into the database file and empty it."""
+        if self._is_sqlite:
+            await self._run(self._checkpoint())
+
+    async def close(self) -> None:
+        """Let what runs end, then close every connection (and with it its thread). Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._is_sqlite:
+            await self._checkpoint()
+        await self._engine.dispose()
+
+    async def _run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        if self._closed:
+            coroutine.close()
+            raise StorageError("the database is closed")
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            return await asyncio.shield(task)
+        except SQLAlchemyError as error:
+            raise StorageError(f"the database {self._url!r} failed: {error}") from error
+
+    async def _read(self, work: Work[Result]) -> Result:
+        async with self._readers() as session, session.begin():
+            return await work(session)
+
+    async def _write(self, work: Work[Result]) -> Result:
+        async with self._write_lock, self._writers() as session, session.begin():
+            return await work(session)
+
+    async def _migrate(self) -> None:
+        writing = self._engine.execution_options(sqlite_begin="IMMEDIATE")
+        async with self._write_lock, writing.begin() as connection:
+            await connection.run_sync(upgrade)
+
+    async def _checkpoint(self) -> None:
+        async with self._write_lock, self._engine.connect() as connection:
+            autocommit = await connection.execution_options(isolation_level="AUTOCOMMIT")
+            await autocommit.execute(text("PRAGMA wal_checkpoint(TRUNCATE)"))
+
+
+def _parse(url: str) -> URL:
+    try:
+        return make_url(url)
+    except SQLAlchemyError as error:
+        raise StorageError(f"--database-url: {error}") from error
+
+
+def _pool_options(url: URL) -> dict[str, Any]:
+    """A database in memory lives in its one connection, which transactions take in turn."""
+    if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
+        return {"poolclass": AsyncAdaptedQueuePool, "pool_size": 1, "max_overflow": 0}
+    return {}
+
+
+def _on_connect(connection: Any, _record: object) -> None:
+    """The driver must not begin transactions by itself: `_on_begin` does."""
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    for pragma in _PRAGMAS:
+        cursor.execute(pragma)
+    cursor.close()
+
+
+def _on_begin(connection: Any) -> None:
+    mode = connection.get_execution_options().get("sqlite_begin", "DEFERRED")
+    connection.exec_driver_sql(f"BEGIN {mode}")

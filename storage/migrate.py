@@ -1,0 +1,27 @@
+"""Bring a database to the newest schema, in the process, over a connection that is already in a transaction.
+
+The migrations lie beside this file, so an installed tree needs no alembic.ini, and the URL passes through no
+configuration file, whose `%` would need escaping.
+"""
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+def migration_config(connection: Connection | None = None) -> Config:
+    """Alembic's configuration; `connection` is what env.py migrates."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    return config
+
+
+def upgrade(connection: Connection) -> None:
+    """Run what is missing, all or nothing where the database can roll back its schema."""
+    command.upgrade(migration_config(connection), "head")

@@ -1,0 +1,158 @@
+"""What the storage room takes and gives: frozen rows, never live ORM objects."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationRecord:
+    """A row of `conversations`."""
+
+    id: str
+    title: str
+    system_prompt: str | None
+    sampling: Json
+    head_id: str | None
+    open_generation_id: str | None
+    pinned: bool
+    owner: str | None
+    created_at: datetime
+    updated_at: datetime
+    deleted_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageRecord:
+    """A row of `messages`."""
+
+    id: str
+    conversation_id: str
+    parent_id: str | None
+    last_viewed_child_id: str | None
+    role: str
+    content: str
+    status: str
+    finish_reason: str | None
+    generation_id: str | None
+    candidate_index: int | None
+    seed: int | None
+    sampling: Json | None
+    usage: Json | None
+    timings: Json | None
+    kv: Json | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TreeNode:
+    """A message without its contents: enough to find paths, siblings and candidates."""
+
+    id: str
+    parent_id: str | None
+    last_viewed_child_id: str | None
+    role: str
+    generation_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTurn:
+    """A turn to store. `conversation_id` None makes a conversation called `title`.
+
+    With `content` a user message is made below `parent_id` and the answers below it; without, the answers go below
+    `parent_id`. One answer per entry of `seeds`. `sampling` is kept with each answer.
+    """
+
+    conversation_id: str | None
+    title: str
+    parent_id: str | None
+    content: str | None
+    generation_id: str
+    seeds: tuple[int | None, ...]
+    sampling: Json
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTurn:
+    """The ids a turn was given."""
+
+    conversation_id: str
+    user_message_id: str
+    answer_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerEnd:
+    """The final state of an answer. `status`: done | stopped | interrupted | error."""
+
+    content: str
+    status: str
+    finish_reason: str
+    usage: Json | None
+    timings: Json | None
+    kv: Json | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedMessage:
+    """A message of an imported conversation; `parent` is the position of its parent among the messages, which is smaller."""
+
+    parent: int | None
+    role: str
+    content: str
+    status: str
+    finish_reason: str | None = None
+    generation_id: str | None = None
+    candidate_index: int | None = None
+    seed: int | None = None
+    sampling: Json | None = None
+    usage: Json | None = None
+    timings: Json | None = None
+    kv: Json | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedConversation:
+    """A conversation to store under new ids; `head` is a position among `messages`."""
+
+    title: str
+    system_prompt: str | None
+    sampling: Json
+    pinned: bool
+    head: int | None
+    messages: tuple[ImportedMessage, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSample:
+    """A row of `engine_samples`; `time` is whole seconds since the epoch, counters are totals since the engine's start."""
+
+    time: int
+    num_steps: int
+    blocks_total: int
+    blocks_private: int
+    blocks_shared: int
+    blocks_cached: int
+    blocks_free: int
+    block_size: int
+    tokens_capacity: int
+    tokens_stored: int
+    num_running: int
+    num_waiting: int
+    waiting_capacity: int
+    waiting_budget: int
+    preemptions: int
+    forks: int
+    cow_copies: int
+    prefix_queries: int
+    prefix_hits: int
+    generated_tokens: int
+    prompt_tokens: int
+    requests: int
+    bytes_paged: int
+    bytes_max_len: int
+    bytes_pow2: int
+    bytes_exact: int

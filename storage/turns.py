@@ -1,0 +1,127 @@
+"""Writing a turn: the user's message and the rows of its answers, in one transaction, and moving the head.
+
+Functions over a session; storage/conversations.py gives them their transactions. `created_at` is set here, inside the
+write transaction, and strictly grows inside a conversation even when the clock does not.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from storage.errors import MissingRowError
+from storage.ids import new_id
+from storage.models import Conversation, Message
+from storage.records import NewTurn, StoredTurn, TreeNode
+from storage.tree import MessageTree
+
+_TICK = timedelta(microseconds=1)
+
+
+async def add_turn(session: AsyncSession, turn: NewTurn) -> StoredTurn:
+    """Store a turn; the head moves to its first answer. Raises MissingRowError."""
+    conversation = await _conversation_for(session, turn)
+    now = await next_time(session, conversation.id)
+    rows: list[dict[str, Any]] = []
+    parent_id = turn.parent_id
+    if turn.content is not None:
+        rows.append(_user_row(turn, conversation.id, now))
+        parent_id = rows[0]["id"]
+    if parent_id is None:
+        raise MissingRowError("a turn without content needs the message it answers")
+    answers = [
+        _answer_row(turn, conversation.id, parent_id, index, now + (index + 1) * _TICK)
+        for index in range(len(turn.seeds))
+    ]
+    await session.execute(insert(Message), rows + answers)
+    answer_ids = tuple(row["id"] for row in answers)
+    conversation.open_generation_id = turn.generation_id if len(answers) > 1 else None
+    conversation.updated_at = now
+    await move_head(session, conversation, answer_ids[0])
+    return StoredTurn(conversation.id, parent_id, answer_ids)
+
+
+async def move_head(session: AsyncSession, conversation: Conversation, message_id: str) -> None:
+    """Show a leaf, and remember on every message of its path that this is the way that was viewed."""
+    tree = await load_tree(session, conversation.id)
+    for parent, child in tree.changed_views(tree.path(message_id)):
+        statement = update(Message).where(Message.id == parent)
+        await session.execute(statement.values(last_viewed_child_id=child))
+    conversation.head_id = message_id
+
+
+async def load_tree(session: AsyncSession, conversation_id: str) -> MessageTree:
+    """The conversation's nodes in their order."""
+    columns = (
+        Message.id,
+        Message.parent_id,
+        Message.last_viewed_child_id,
+        Message.role,
+        Message.generation_id,
+    )
+    query = select(*columns).where(Message.conversation_id == conversation_id)
+    rows = await session.execute(query.order_by(Message.created_at))
+    return MessageTree(TreeNode(*row) for row in rows)
+
+
+async def next_time(session: AsyncSession, conversation_id: str) -> datetime:
+    """Now, or just after the conversation's last message when the clock stands behind it."""
+    query = select(func.max(Message.created_at)).where(Message.conversation_id == conversation_id)
+    last = await session.scalar(query)
+    now = datetime.now(UTC)
+    return now if last is None else max(now, last + _TICK)
+
+
+def new_conversation(title: str) -> Conversation:
+    """A conversation without messages."""
+    now = datetime.now(UTC)
+    return Conversation(
+        id=new_id(), title=title, sampling={}, pinned=False, created_at=now, updated_at=now
+    )
+
+
+async def _conversation_for(session: AsyncSession, turn: NewTurn) -> Conversation:
+    if turn.conversation_id is None:
+        conversation = new_conversation(turn.title)
+        session.add(conversation)
+        await session.flush()
+        return conversation
+    conversation = await session.get(Conversation, turn.conversation_id, with_for_update=True)
+    if conversation is None or conversation.deleted_at is not None:
+        raise MissingRowError(f"conversation {turn.conversation_id} is gone")
+    return conversation
+
+
+def _user_row(turn: NewTurn, conversation_id: str, now: datetime) -> dict[str, Any]:
+    return {
+        "id": new_id(),
+        "conversation_id": conversation_id,
+        "parent_id": turn.parent_id,
+        "role": "user",
+        "content": turn.content,
+        "status": "done",
+        "generation_id": None,
+        "candidate_index": None,
+        "seed": None,
+        "sampling": None,
+        "created_at": now,
+    }
+
+
+def _answer_row(
+    turn: NewTurn, conversation_id: str, parent_id: str, index: int, now: datetime
+) -> dict[str, Any]:
+    return {
+        "id": new_id(),
+        "conversation_id": conversation_id,
+        "parent_id": parent_id,
+        "role": "assistant",
+        "content": "",
+        "status": "generating",
+        "generation_id": turn.generation_id,
+        "candidate_index": index,
+        "seed": turn.seeds[index],
+        "sampling": dict(turn.sampling),
+        "created_at": now,
+    }
