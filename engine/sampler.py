@@ -26,7 +26,7 @@ Ints = NDArray[np.integer]
 
 FORBIDDEN_LOGIT = -1e30
 MIN_LOGPROB = -9999.0
-NUM_BINS = 1024
+NUM_BINS, BIN_WIDTH = 1024, 0.025
 SUM_BLOCK = 256
 SMALL_TOP_K = 512
 
@@ -103,9 +103,7 @@ def draw(row: Floats, params: SamplingParams, uniform: float) -> int:
         scores = scores[ids]
     weights = np.exp(scores)
     if params.top_p < 1.0:
-        kept = _nucleus(scores, weights, params.top_p)
-        ids = kept if ids is None else ids[kept]
-        weights = weights[kept]
+        keep_nucleus(scores, weights, params.top_p)
     position = _pick(weights, uniform)
     return position if ids is None else int(ids[position])
 
@@ -124,24 +122,21 @@ def _kth_largest(values: Floats, k: int) -> float:
     return float(np.partition(values, values.size - k)[values.size - k])
 
 
-def _nucleus(scores: Floats, weights: Floats, top_p: float) -> Ints:
-    """Indices of the fewest best scores whose weights reach `top_p` of the sum, without sorting all of them.
+def keep_nucleus(scores: Floats, weights: Floats, top_p: float) -> None:
+    """Set to 0 all `weights` but the fewest best that reach `top_p` of the sum, without sorting all of them.
 
-    What is lighter than an even share of the excluded mass cannot be inside. The rest is put in bins of equal score
-    width: whole bins above the edge are inside, only the bin on the edge is sorted.
+    Tokens are put in bins of equal score width: bins above the edge stay whole, only the bin on the edge is sorted.
     """
-    total = float(weights.sum(dtype=np.float64))
-    ids = np.flatnonzero(weights >= total * (1.0 - top_p) / weights.size * 0.999)
-    scores, weights = scores[ids], weights[ids]
-    width = max(-float(scores.min()), 1e-6) / (NUM_BINS - 1)
-    bins = (scores * np.float32(-1.0 / width)).astype(np.int32)
+    target = top_p * float(weights.sum(dtype=np.float64))
+    bins = np.minimum(scores * np.float32(-1 / BIN_WIDTH), NUM_BINS - 1).astype(np.int64)
     mass = np.cumsum(np.bincount(bins, weights))
-    edge = min(int(np.searchsorted(mass, top_p * total)), mass.size - 1)
-    missing = top_p * total - (mass[edge - 1] if edge else 0.0)
+    edge = min(int(np.searchsorted(mass, target)), mass.size - 1)
+    missing = target - (mass[edge - 1] if edge else 0.0)
     on_edge = np.flatnonzero(bins == edge)
     on_edge = on_edge[np.argsort(-scores[on_edge], kind="stable")]
     count = int(np.searchsorted(np.cumsum(weights[on_edge], dtype=np.float64), missing)) + 1
-    return ids[np.concatenate([np.flatnonzero(bins < edge), on_edge[:count]])]
+    weights[bins > edge] = 0
+    weights[on_edge[count:]] = 0
 
 
 def _pick(weights: Floats, uniform: float) -> int:
