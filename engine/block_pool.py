@@ -78,14 +78,16 @@ class FreeBlockQueue:
     def popleft(self) -> Block:
         """Take the first block; the queue must not be empty."""
         block = self._head.next_free
-        assert block is not None and block is not self._tail, "the free queue is empty"
+        assert block is not None, "the queue's head lost its link"
+        assert block is not self._tail, "the free queue is empty"
         self.remove(block)
         return block
 
     def remove(self, block: Block) -> None:
         """Take `block` out, wherever it stands."""
         before, after = block.prev_free, block.next_free
-        assert before is not None and after is not None, f"block {block.block_id} is not free"
+        assert before is not None, f"block {block.block_id} is not free"
+        assert after is not None, f"block {block.block_id} is not free"
         before.next_free, after.prev_free = after, before
         block.prev_free = block.next_free = None
         self._length -= 1

@@ -8,7 +8,7 @@ others are its `followers` and fork from it then.
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from engine.outputs import FinishReason, SampleRequest
+from engine.outputs import FinishReason, SampleRequest, Timings, Usage
 from engine.sampling_params import SamplingParams
 
 
@@ -57,7 +57,7 @@ class Sequence:
     num_cached_tokens: int = 0
     block_table: list[int] = field(default_factory=list)
     block_keys: list[bytes] = field(default_factory=list)
-    status: SequenceStatus = SequenceStatus.WAITING
+    status: SequenceStatus = SequenceStatus.FOLLOWING
     followers: list["Sequence"] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     first_token_time: float | None = None
@@ -112,3 +112,21 @@ class Sequence:
                 tuple(sorted(self.end_token_ids)) if is_below_minimum else (),
             )
         return self._sample_request
+
+    def usage(self) -> Usage:
+        """Token counts so far."""
+        return Usage(self.num_prompt_tokens, len(self.output_token_ids), self.num_cached_tokens)
+
+    def timings(self, now: float) -> Timings:
+        """Milliseconds so far; a stage that was not reached lasts until `now`, one not begun counts 0."""
+        arrival, scheduled = self.request.arrival_time, self.request.first_scheduled_time
+        first, last = self.first_token_time, self.last_token_time
+        decode_s = 0.0 if first is None or last is None else last - first
+        num_decoded = len(self.output_token_ids) - 1
+        return Timings(
+            queue_ms=((now if scheduled is None else scheduled) - arrival) * 1e3,
+            prefill_ms=0.0 if scheduled is None else ((first or now) - scheduled) * 1e3,
+            ttft_ms=0.0 if first is None else (first - arrival) * 1e3,
+            decode_ms=decode_s * 1e3,
+            tokens_per_second=num_decoded / decode_s if decode_s > 0 else 0.0,
+        )

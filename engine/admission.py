@@ -1,0 +1,66 @@
+"""What may enter: the check every request passes first, and the sharing of a step's token budget. Pure functions.
+
+`check_request` reads nothing but its arguments, so any thread may call it.
+"""
+
+from collections.abc import Sequence
+
+from engine.config import SchedulerConfig
+from engine.errors import RequestError
+from engine.sampling_params import DEFAULT_MAX_TOKENS, SamplingParams
+
+
+def check_request(
+    config: SchedulerConfig, prompt_token_ids: Sequence[int], params: SamplingParams
+) -> None:
+    """Raise RequestError for what can never run, with both numbers: what it needs and what there is."""
+    if not 1 <= params.n <= config.max_num_seqs:
+        raise RequestError(
+            f"n is {params.n}; 1 to {config.max_num_seqs} candidates are allowed", param="n"
+        )
+    if not prompt_token_ids:
+        raise RequestError("the prompt is empty; at least one token is needed", param="prompt")
+    num_needed = len(prompt_token_ids) + 1
+    _check_room(num_needed, config.max_model_len, "the model's context has")
+    _check_room(num_needed, config.num_blocks * config.block_size, "the KV block pool has")
+
+
+def max_output_tokens(
+    config: SchedulerConfig, num_prompt_tokens: int, params: SamplingParams
+) -> int:
+    """How many tokens a sequence may draw: `max_tokens`, the context, or a pool that it has all to itself.
+
+    The last token is drawn without being stored, so a pool of T tokens ends a sequence at T + 1.
+    """
+    limit = DEFAULT_MAX_TOKENS if params.max_tokens is None else params.max_tokens
+    longest = min(config.max_model_len, config.num_blocks * config.block_size + 1)
+    return min(limit, longest - num_prompt_tokens)
+
+
+def share_budget(wants: Sequence[int], budget: int) -> list[int]:
+    """Grant tokens to those who want `wants` of them, oldest first in the list.
+
+    Half of the budget goes to the smallest wants, the rest by age. What one does not need goes to the next.
+    """
+    grants = [0] * len(wants)
+    by_size = sorted(range(len(wants)), key=wants.__getitem__)
+    rest = _hand_out(grants, wants, by_size, budget // 2)
+    _hand_out(grants, wants, range(len(wants)), budget - budget // 2 + rest)
+    return grants
+
+
+def _hand_out(grants: list[int], wants: Sequence[int], order: Sequence[int], budget: int) -> int:
+    for index in order:
+        granted = min(wants[index] - grants[index], budget)
+        grants[index] += granted
+        budget -= granted
+    return budget
+
+
+def _check_room(num_needed: int, num_tokens: int, where: str) -> None:
+    if num_needed > num_tokens:
+        raise RequestError(
+            f"the prompt has {num_needed - 1} tokens and needs room for {num_needed}; {where} {num_tokens}",
+            param="prompt",
+            code="context_length_exceeded",
+        )

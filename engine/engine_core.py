@@ -1,0 +1,76 @@
+"""One engine, synchronous: `step` schedules, executes, updates. One thread; no text, no queues between threads.
+
+When the model runner raises in a step, `step` raises too; then `fail_step` (to go on with the rest) or `fail_all` (to
+stop) ends what cannot go on, so that every accepted request still ends exactly once.
+"""
+
+from typing import Protocol
+
+from engine.outputs import FinishReason, ModelRunnerOutput, SchedulerOutput, StepOutput
+from engine.scheduler import Scheduler
+from engine.sequence import Request
+from engine.stats import BlockInfo, EngineStats, RequestInfo
+
+
+class Executor(Protocol):
+    """The part of a model runner that a step needs."""
+
+    def execute(self, plan: SchedulerOutput, /) -> ModelRunnerOutput:
+        """Do the block copies, compute the tokens, draw one token per SampleRequest."""
+        ...
+
+
+class EngineCore:
+    """Scheduler and model runner, joined. Integrity is asserted whenever the engine goes idle."""
+
+    def __init__(self, scheduler: Scheduler, model_runner: Executor) -> None:
+        self._scheduler = scheduler
+        self._model_runner = model_runner
+
+    def add_request(self, request: Request) -> None:
+        """Queue a request; raises RequestError, and holds nothing, if it can never run."""
+        self._scheduler.add_request(request)
+
+    def abort(self, request_id: int, index: int | None = None) -> list[StepOutput]:
+        """End one candidate, or all; returns the ends. Too late is not an error."""
+        return self._checked(self._scheduler.abort(request_id, index))
+
+    def finish(self, seq_id: int, reason: FinishReason) -> list[StepOutput]:
+        """End a sequence for a reason found outside, such as a stop string."""
+        return self._checked(self._scheduler.finish(seq_id, reason))
+
+    def step(self) -> list[StepOutput]:
+        """Run one step and return what it did, sequence by sequence."""
+        plan = self._scheduler.schedule()
+        output = self._model_runner.execute(plan) if plan.scheduled else ModelRunnerOutput({})
+        return self._checked(self._scheduler.update(plan, output))
+
+    def fail_step(self, error: str) -> list[StepOutput]:
+        """After `step` raised: end what was in it with `error`; the rest can go on."""
+        return self._checked(self._scheduler.fail_step(error))
+
+    def fail_all(self, error: str) -> list[StepOutput]:
+        """End everything with `error`."""
+        return self._checked(self._scheduler.fail_all(error))
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do or report something."""
+        return self._scheduler.has_work
+
+    def stats(self) -> EngineStats:
+        """The engine as it is between two steps."""
+        return self._scheduler.stats()
+
+    def requests(self) -> tuple[RequestInfo, ...]:
+        """The live requests in order of arrival."""
+        return self._scheduler.requests()
+
+    def block_map(self) -> tuple[BlockInfo, ...]:
+        """Every block, in order of id."""
+        return self._scheduler.block_map()
+
+    def _checked(self, outputs: list[StepOutput]) -> list[StepOutput]:
+        if outputs and not self.has_work:
+            self._scheduler.check_integrity()
+        return outputs

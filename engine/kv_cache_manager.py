@@ -1,0 +1,199 @@
+"""Block tables over the pool: prefix lookup, slots for new tokens, copy-on-write, fork.
+
+The life of one step: `lookup` and `attach` what the prefix cache has, `allocate_slots` for the tokens to compute; the
+model runner executes; `release_copies`, then `commit` per sequence, which is when full blocks enter the cache.
+
+Prefix keys (blake2b, 256 bits): the root is a digest of the tagged model identity and cache salt, the key of block i
+is a digest of the key of block i - 1 and the token ids of block i. Equal keys mean equal model, salt and tokens from
+position 0 on, so keys and values are equal too.
+"""
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable
+from hashlib import blake2b
+
+from engine.block_pool import Block, BlockPool
+from engine.config import SchedulerConfig
+from engine.outputs import BlockCopy
+from engine.sequence import Sequence
+
+KEY_BYTES = 32
+
+
+def root_key(model_identity: str, cache_salt: str | None) -> bytes:
+    """Where every chain of one model and one salt begins. No salt and an empty salt differ."""
+    digest = blake2b(digest_size=KEY_BYTES, person=b"pageturn-root")
+    for tag, part in ((b"model", model_identity), (b"salt", cache_salt)):
+        content = b"" if part is None else part.encode("utf-8", "surrogatepass")
+        digest.update(b"%s:%d:%d:%s" % (tag, part is not None, len(content), content))
+    return digest.digest()
+
+
+def block_key(parent: bytes, token_ids: list[int]) -> bytes:
+    """The key of a full block that follows the block (or root) with key `parent`."""
+    tokens = array("q", token_ids).tobytes()
+    return blake2b(parent + tokens, digest_size=KEY_BYTES, person=b"pageturn-block").digest()
+
+
+class KVCacheManager:
+    """Owns the pool and the block tables of all sequences. A sequence is changed only through it."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.pool = BlockPool(config.num_blocks, config.block_size)
+        self.num_cow_copies = 0
+        self._block_size = config.block_size
+        self._model_identity = config.model_identity
+        self._enable_prefix_caching = config.enable_prefix_caching
+        self._pending_copies: list[BlockCopy] = []
+
+    def lookup(self, seq: Sequence) -> list[int]:
+        """The cached blocks that `seq` begins with, up to the first miss; at least one token stays to compute."""
+        if not self._enable_prefix_caching:
+            return []
+        num_blocks = (seq.num_tokens - 1) // self._block_size
+        self._extend_keys(seq, num_blocks)
+        hits: list[int] = []
+        for key in seq.block_keys[:num_blocks]:
+            block = self.pool.lookup(key)
+            if block is None:
+                break
+            hits.append(block.block_id)
+        return hits
+
+    def num_live(self, block_ids: Iterable[int]) -> int:
+        """How many of these blocks a sequence refers to: sharing them takes nothing from what is available."""
+        return sum(self.pool.blocks[block_id].ref_count > 0 for block_id in block_ids)
+
+    def attach(self, seq: Sequence, block_ids: list[int]) -> None:
+        """Begin the empty block table of `seq` with blocks that `lookup` found."""
+        assert not seq.block_table, f"sequence {seq.seq_id} holds blocks already"
+        for block_id in block_ids:
+            self.pool.share(block_id)
+        seq.block_table.extend(block_ids)
+        seq.num_computed_tokens = len(block_ids) * self._block_size
+
+    def allocate_slots(self, seq: Sequence, num_new_tokens: int) -> list[BlockCopy] | None:
+        """Make room to compute the next `num_new_tokens` tokens of `seq`.
+
+        Returns the copy to run before the forward pass when the tail is shared (the first writer gets a fresh block).
+        None, and nothing is held, when the pool is short.
+        """
+        num_needed = self._num_blocks(seq.num_computed_tokens + num_new_tokens)
+        num_fresh = num_needed - len(seq.block_table)
+        must_copy = self._is_tail_shared(seq)
+        if num_fresh + must_copy > self.pool.num_available:
+            return None
+        copies = [self._copy_tail(seq)] if must_copy else []
+        for _ in range(num_fresh):
+            seq.block_table.append(self.pool.allocate())
+        return copies
+
+    def release_copies(self) -> None:
+        """Let go of the sources of this step's copies, once the step has been executed (or has failed)."""
+        for copy in self._pending_copies:
+            self.pool.blocks[copy.src].num_pending_reads -= 1
+            self.pool.free((copy.src,))
+        self._pending_copies.clear()
+
+    def commit(self, seq: Sequence, num_new_tokens: int) -> None:
+        """Note that the step wrote the next `num_new_tokens` tokens of `seq`; its full blocks enter the cache."""
+        start, end = seq.num_computed_tokens, seq.num_computed_tokens + num_new_tokens
+        seq.num_computed_tokens = end
+        for index in range(start // self._block_size, self._num_blocks(end)):
+            num_tokens = min(self._block_size, end - index * self._block_size)
+            self.pool.fill(seq.block_table[index], num_tokens)
+            if self._enable_prefix_caching and num_tokens == self._block_size:
+                self._extend_keys(seq, index + 1)
+                self.pool.cache(seq.block_table[index], seq.block_keys[index])
+
+    def fork(self, parent: Sequence, child: Sequence) -> None:
+        """Give `child`, whose tokens begin like the parent's, all of the parent's computed tokens."""
+        for block_id in parent.block_table:
+            self.pool.share(block_id)
+        child.block_table = parent.block_table.copy()
+        child.block_keys = parent.block_keys.copy()
+        child.num_computed_tokens = parent.num_computed_tokens
+        child.num_cached_tokens = parent.num_cached_tokens
+
+    def free(self, seq: Sequence) -> int:
+        """Take everything from `seq`; returns how many blocks nobody refers to any more."""
+        num_released = self.pool.free(seq.block_table)
+        seq.block_table.clear()
+        seq.num_computed_tokens = 0
+        return num_released
+
+    def count_shared(self, seq: Sequence) -> int:
+        """How many blocks of `seq` another sequence refers to as well."""
+        return sum(self._num_owners(self.pool.blocks[i]) > 1 for i in seq.block_table)
+
+    def check_integrity(self, sequences: Iterable[Sequence]) -> None:
+        """Assert every memory invariant, given all live sequences. O(num_blocks + all tokens)."""
+        sequences = list(sequences)
+        self.pool.check_integrity()
+        self._check_references(sequences)
+        for seq in sequences:
+            self._check_sequence(seq)
+
+    def _num_blocks(self, num_tokens: int) -> int:
+        return -(-num_tokens // self._block_size)
+
+    def _num_owners(self, block: Block) -> int:
+        return block.ref_count - block.num_pending_reads
+
+    def _is_tail_shared(self, seq: Sequence) -> bool:
+        if seq.num_computed_tokens % self._block_size == 0:
+            return False
+        tail = seq.block_table[seq.num_computed_tokens // self._block_size]
+        return self._num_owners(self.pool.blocks[tail]) > 1
+
+    def _copy_tail(self, seq: Sequence) -> BlockCopy:
+        """Replace the shared tail; the table's reference to it becomes the pending copy's."""
+        copy = BlockCopy(src=seq.block_table[-1], dst=self.pool.allocate())
+        source = self.pool.blocks[copy.src]
+        source.num_pending_reads += 1
+        self.pool.fill(copy.dst, source.num_tokens)
+        self._pending_copies.append(copy)
+        seq.block_table[-1] = copy.dst
+        self.num_cow_copies += 1
+        return copy
+
+    def _extend_keys(self, seq: Sequence, num_blocks: int) -> None:
+        size = self._block_size
+        for index in range(len(seq.block_keys), num_blocks):
+            parent = seq.block_keys[-1] if index else self._root_key(seq)
+            tokens = seq.token_ids[index * size : (index + 1) * size]
+            seq.block_keys.append(block_key(parent, tokens))
+
+    def _root_key(self, seq: Sequence) -> bytes:
+        return root_key(self._model_identity, seq.request.params.cache_salt)
+
+    def _check_references(self, sequences: list[Sequence]) -> None:
+        references = Counter(block_id for seq in sequences for block_id in seq.block_table)
+        reads = Counter(copy.src for copy in self._pending_copies)
+        for block in self.pool.blocks:
+            assert block.num_pending_reads == reads[block.block_id], (
+                f"{block.block_id}: wrong reads"
+            )
+            assert self._num_owners(block) == references[block.block_id], (
+                f"block {block.block_id}: {self._num_owners(block)} owners counted, "
+                f"{references[block.block_id]} block tables refer to it"
+            )
+
+    def _check_sequence(self, seq: Sequence) -> None:
+        computed, table = seq.num_computed_tokens, seq.block_table
+        assert 0 <= computed < seq.num_tokens, f"sequence {seq.seq_id}: nothing left to compute"
+        assert len(set(table)) == len(table), f"sequence {seq.seq_id} holds a block twice"
+        num_filled = self._num_blocks(computed)
+        assert len(table) >= num_filled, f"sequence {seq.seq_id}: computed tokens without a block"
+        key = self._root_key(seq)
+        for index, block_id in enumerate(table):
+            block = self.pool.blocks[block_id]
+            end = (index + 1) * self._block_size
+            if index < num_filled:
+                stored = min(end, computed) - index * self._block_size
+                assert block.num_tokens == stored, f"block {block_id}: stored tokens miscounted"
+            key = block_key(key, seq.token_ids[index * self._block_size : end])
+            if block.key is not None:
+                assert end <= computed, f"block {block_id} was cached before it was computed"
+                assert block.key == key, f"block {block_id} is cached under a key of other tokens"

@@ -1,0 +1,64 @@
+"""Pictures of the scheduling half for people: a request, the block map, what contiguous memory would have cost."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from engine.block_pool import BlockPool
+from engine.config import SchedulerConfig
+from engine.sequence import Request, Sequence, SequenceStatus
+from engine.stats import BlockInfo, CounterfactualBytes, RequestInfo
+
+
+def describe_request(
+    request: Request, pool: BlockPool, now: float, waiting_reason: str | None
+) -> RequestInfo:
+    """A live request. Blocks are counted once, however many of its candidates share them."""
+    live = [seq for seq in request.sequences if seq.status is not SequenceStatus.FINISHED]
+    blocks = [pool.blocks[i] for i in {i for seq in live for i in seq.block_table}]
+    num_shared = sum(block.ref_count > 1 for block in blocks)
+    return RequestInfo(
+        request_id=request.request_id,
+        state=_state(live),
+        waiting_reason=waiting_reason,
+        num_candidates=len(live),
+        prompt_tokens=len(request.prompt_token_ids),
+        computed_tokens=max(seq.num_computed_tokens for seq in live),
+        generated_tokens=sum(len(seq.output_token_ids) for seq in request.sequences),
+        cached_tokens=max(seq.num_cached_tokens for seq in live),
+        blocks_private=len(blocks) - num_shared,
+        blocks_shared=num_shared,
+        age_s=now - request.arrival_time,
+    )
+
+
+def describe_blocks(pool: BlockPool, sequences: Iterable[Sequence]) -> tuple[BlockInfo, ...]:
+    """Every block, in order of id. O(num_blocks): for the block map, not for every step."""
+    owners: defaultdict[int, set[int]] = defaultdict(set)
+    for seq in sequences:
+        for block_id in seq.block_table:
+            owners[block_id].add(seq.request.request_id)
+    return tuple(
+        BlockInfo(b.block_id, b.state, b.ref_count, tuple(sorted(owners.get(b.block_id, ()))))
+        for b in pool.blocks
+    )
+
+
+def counterfactual_bytes(
+    config: SchedulerConfig, pool: BlockPool, running: Iterable[Sequence]
+) -> CounterfactualBytes:
+    """What the running sequences hold, and what they would hold in memory that is contiguous and never shared."""
+    lengths = [seq.num_computed_tokens for seq in running]
+    num_live_blocks = config.num_blocks - pool.num_available
+    return CounterfactualBytes(
+        paged=num_live_blocks * config.block_size * config.bytes_per_token,
+        max_len=len(lengths) * config.max_model_len * config.bytes_per_token,
+        pow2=sum(1 << (n - 1).bit_length() for n in lengths if n) * config.bytes_per_token,
+        exact=sum(lengths) * config.bytes_per_token,
+    )
+
+
+def _state(live: list[Sequence]) -> str:
+    for status in (SequenceStatus.RUNNING, SequenceStatus.PREEMPTED):
+        if any(seq.status is status for seq in live):
+            return status.value
+    return SequenceStatus.WAITING.value

@@ -1,0 +1,172 @@
+"""A model runner without a model, whose KV memory is a real array: it proves the memory right while it runs.
+
+`FakeModelRunner` stores (token, position) in the slots that the plan names. Before drawing a token it reads the whole
+context back through the block table, and fails unless every slot holds exactly the sequence's token at that position.
+Tokens drawn are a pure function of (context, seed), so batching, chunking, caching and preemption must not
+change them: `expected_tokens` says what a sequence yields alone.
+"""
+
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import Any
+
+from engine.config import SchedulerConfig
+from engine.outputs import (
+    BlockCopy,
+    ModelRunnerOutput,
+    SampledToken,
+    SampleRequest,
+    ScheduledSequence,
+    SchedulerOutput,
+    TokenLogprob,
+)
+from engine.sampling_params import SamplingParams
+from engine.stats import ModelInfo
+
+VOCAB_SIZE = 256
+EOS_TOKEN_ID = 2
+
+Script = Callable[[SampleRequest, Sequence[int]], int]
+
+
+def make_config(**changes: Any) -> SchedulerConfig:
+    """A small scheduler configuration: ten blocks of four tokens, unless changed."""
+    defaults: dict[str, Any] = {
+        "block_size": 4,
+        "num_blocks": 10,
+        "max_model_len": 1000,
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 64,
+        "enable_prefix_caching": True,
+        "model_identity": "fake",
+        "eos_token_ids": frozenset({EOS_TOKEN_ID}),
+        "bytes_per_token": 10,
+    }
+    return SchedulerConfig(**(defaults | changes))
+
+
+def pseudo_random_token(request: SampleRequest, context: Sequence[int]) -> int:
+    """A token from 0 to VOCAB_SIZE - 1 that depends on every token of the context and on the seed, nothing else."""
+    text = repr((list(context), request.seed)).encode()
+    return blake2b(text, digest_size=1).digest()[0]
+
+
+def expected_tokens(
+    prompt: Sequence[int],
+    params: SamplingParams,
+    index: int,
+    config: SchedulerConfig,
+    script: Script = pseudo_random_token,
+) -> list[int]:
+    """What candidate `index` yields, worked out without an engine."""
+    ends = set(params.stop_token_ids) | (set() if params.ignore_eos else config.eos_token_ids)
+    limit = 1024 if params.max_tokens is None else params.max_tokens
+    longest = min(config.max_model_len, config.num_blocks * config.block_size + 1)
+    limit = min(limit, longest - len(prompt))
+    seed = None if params.seed is None else (params.seed + index) % 2**64
+    output: list[int] = []
+    while len(output) < limit and not (output and output[-1] in ends):
+        forbidden = tuple(ends) if len(output) < params.min_tokens else ()
+        request = SampleRequest(0, params, seed, prompt, output, forbidden)
+        output.append(_draw(script, request, [*prompt, *output]))
+    return output
+
+
+class FakeModelRunner:
+    """Executes plans on an array of (token, position) per slot. `script` draws the tokens."""
+
+    def __init__(self, config: SchedulerConfig, script: Script = pseudo_random_token) -> None:
+        self.scheduler_config = config
+        self.plans: list[SchedulerOutput] = []
+        self._script = script
+        self._slots: list[tuple[int, int] | None] = [None] * (config.num_blocks * config.block_size)
+
+    @property
+    def info(self) -> ModelInfo:
+        """As a real runner would describe itself."""
+        config = self.scheduler_config
+        return ModelInfo(
+            model_name="fake",
+            architecture="FakeForCausalLM",
+            num_parameters=0,
+            quantization="none",
+            dtype="float32",
+            kv_cache_dtype="float32",
+            attention_backend="reference",
+            backend_reason="a test",
+            device="cpu",
+            max_model_len=config.max_model_len,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            vocab_size=VOCAB_SIZE,
+            block_size=config.block_size,
+            num_blocks=config.num_blocks,
+            num_blocks_reason="a test",
+            bytes_per_block=config.block_size * config.bytes_per_token,
+            load_seconds=0.0,
+        )
+
+    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+        """Copy, store, read back, draw. AssertionError when the plan would read or write what it must not."""
+        self.plans.append(plan)
+        assert plan.scheduled, "an empty plan was executed"
+        num_tokens = sum(len(entry.token_ids) for entry in plan.scheduled)
+        assert num_tokens == plan.num_scheduled_tokens, "scheduled tokens miscounted"
+        assert num_tokens <= self.scheduler_config.max_num_batched_tokens, "over the token budget"
+        self._copy_blocks(plan.block_copies)
+        self._store(plan.scheduled)
+        samples: dict[int, SampledToken] = {}
+        for entry in plan.scheduled:
+            context = self._read_context(entry)
+            for request in entry.samples:
+                known = [*request.prompt_token_ids, *request.output_token_ids]
+                assert context == known, f"sequence {request.seq_id}: read {context}, not {known}"
+                assert request.seq_id not in samples, f"sequence {request.seq_id} is drawn twice"
+                samples[request.seq_id] = self._sample(request, context)
+        return ModelRunnerOutput(samples)
+
+    def _slot(self, entry: ScheduledSequence, position: int) -> int:
+        size = self.scheduler_config.block_size
+        return entry.block_table[position // size] * size + position % size
+
+    def _copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
+        size = self.scheduler_config.block_size
+        targets = [copy.dst for copy in copies]
+        assert len(set(targets)) == len(targets), "two copies into one block"
+        assert not set(targets) & {copy.src for copy in copies}, "a copy's source is overwritten"
+        for copy in copies:
+            source = self._slots[copy.src * size : (copy.src + 1) * size]
+            self._slots[copy.dst * size : (copy.dst + 1) * size] = source
+
+    def _store(self, scheduled: Sequence[ScheduledSequence]) -> None:
+        written: set[int] = set()
+        for entry in scheduled:
+            for position, token_id in enumerate(entry.token_ids, entry.start_position):
+                slot = self._slot(entry, position)
+                assert slot not in written, f"slot {slot} is written twice in one step"
+                written.add(slot)
+                self._slots[slot] = (token_id, position)
+
+    def _read_context(self, entry: ScheduledSequence) -> list[int]:
+        context: list[int] = []
+        for position in range(entry.start_position + len(entry.token_ids)):
+            slot = self._slot(entry, position)
+            stored = self._slots[slot]
+            assert stored is not None, f"slot {slot} was never written"
+            assert stored[1] == position, f"slot {slot}: position {stored[1]}, not {position}"
+            context.append(stored[0])
+        return context
+
+    def _sample(self, request: SampleRequest, context: Sequence[int]) -> SampledToken:
+        token_id = _draw(self._script, request, context)
+        if request.params.logprobs is None:
+            return SampledToken(token_id)
+        best = [TokenLogprob((token_id + i) % VOCAB_SIZE, -1.0 - i, i + 1) for i in range(20)]
+        return SampledToken(token_id, best[0], tuple(best[: request.params.logprobs]))
+
+
+def _draw(script: Script, request: SampleRequest, context: Sequence[int]) -> int:
+    token_id = script(request, context)
+    while token_id in request.forbidden_token_ids:
+        token_id = (token_id + 1) % VOCAB_SIZE
+    return token_id
