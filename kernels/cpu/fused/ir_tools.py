@@ -1,0 +1,273 @@
+"""Building blocks for kernels written as LLVM IR: vector types, loads, stores, arithmetic, and the wrapper for numba.
+
+A kernel is a Python function `emit(builder, *values)` that appends IR; `kernel(emit)` makes it callable from compiled
+code. Arguments are int64 (addresses, counts, strides in bytes) or float32. Every kernel does the same arithmetic in the
+same order for a row, whatever rows are beside it: nothing here is marked "fast", so LLVM must not reassociate.
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+F16, F32 = ir.HalfType(), ir.FloatType()
+LANES = 16
+
+
+class _BFloat16(ir.Type):
+    """LLVM's `bfloat`, which llvmlite has no class for; only ever reached by bitcast."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BFloat16)
+
+    def __hash__(self) -> int:
+        return hash("bfloat")
+
+
+def vector(element: ir.Type, lanes: int = LANES) -> ir.VectorType:
+    """The type of `lanes` elements."""
+    return ir.VectorType(element, lanes)
+
+
+BF16 = _BFloat16()
+F32X16, I32X16, I16X16, F16X16 = vector(F32), vector(I32), vector(I16), vector(F16)
+I8X16, I8X64, BF16X32 = vector(I8), vector(I8, 64), vector(BF16, 32)
+F32X8, I32X8 = vector(F32, 8), vector(I32, 8)
+
+
+def kernel(emit: Callable[..., None]) -> Any:
+    """A function of compiled code whose body is the IR that `emit` appends; it returns nothing."""
+
+    @intrinsic
+    def operation(typing_context, *arguments):
+        signature = types.void(*map(_numba_type, arguments))
+
+        def generate(context, builder, _signature, values):
+            emit(builder, *values)
+            return context.get_dummy_value()
+
+        return signature, generate
+
+    return operation
+
+
+def function(returns: types.Type) -> Callable[[Callable[..., ir.Value]], Any]:
+    """Like `kernel`, for IR that produces a value of type `returns`."""
+
+    def decorate(emit: Callable[..., ir.Value]) -> Any:
+        @intrinsic
+        def operation(typing_context, *arguments):
+            def generate(_context, builder, _signature, values):
+                return emit(builder, *values)
+
+            return returns(*map(_numba_type, arguments)), generate
+
+        return operation
+
+    return decorate
+
+
+def _numba_type(argument: types.Type) -> types.Type:
+    return types.float32 if isinstance(argument, types.Float) else types.int64
+
+
+# --- constants, memory ---------------------------------------------------------------------------
+
+
+def i64(value: int) -> ir.Constant:
+    """An int64 constant."""
+    return ir.Constant(I64, value)
+
+
+def f32(value: float) -> ir.Constant:
+    """A float32 constant, rounded once from the Python number."""
+    return ir.Constant(F32, struct.unpack("f", struct.pack("f", value))[0])
+
+
+def filled(value: float, lanes: int = LANES) -> ir.Constant:
+    """A float32 vector constant with one value in every lane."""
+    return ir.Constant(vector(F32, lanes), [f32(value).constant] * lanes)
+
+
+def filled_int(value: int, lanes: int = LANES) -> ir.Constant:
+    """An int32 vector constant with one value in every lane."""
+    return ir.Constant(vector(I32, lanes), [value] * lanes)
+
+
+def offset(b: ir.IRBuilder, address: ir.Value, distance: ir.Value | int) -> ir.Value:
+    """`address + distance`, in bytes."""
+    if isinstance(distance, int):
+        return address if distance == 0 else b.add(address, i64(distance))
+    return b.add(address, distance)
+
+
+def element(b: ir.IRBuilder, address: ir.Value, index: ir.Value, size: int) -> ir.Value:
+    """The address of element `index` of an array of elements of `size` bytes."""
+    return b.add(address, b.mul(index, i64(size)))
+
+
+def load(b: ir.IRBuilder, type_: ir.Type, address: ir.Value, distance: int = 0) -> ir.Value:
+    """A value of `type_`, of any alignment."""
+    return b.load(b.inttoptr(offset(b, address, distance), type_.as_pointer()), align=1)
+
+
+def store(b: ir.IRBuilder, value: ir.Value, address: ir.Value, distance: int = 0) -> None:
+    """Stores a value at an address of any alignment."""
+    b.store(value, b.inttoptr(offset(b, address, distance), value.type.as_pointer()), align=1)
+
+
+def prefetch(b: ir.IRBuilder, address: ir.Value, distance: int = 0) -> None:
+    """Asks for the cache line at an address for reading; never faults."""
+    pointer = b.inttoptr(offset(b, address, distance), I8.as_pointer())
+    arguments = [I8.as_pointer(), I32, I32, I32]
+    call(b, "llvm.prefetch.p0", ir.VoidType(), arguments, [pointer, *map(_i32, (0, 3, 1))])
+
+
+def _i32(value: int) -> ir.Constant:
+    return ir.Constant(I32, value)
+
+
+# --- control -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def counted_loop(b: ir.IRBuilder, count: ir.Value) -> Iterator[ir.Value]:
+    """A loop over int64 indices 0 to count - 1."""
+    with cgutils.for_range(b, count, intp=I64) as loop:
+        yield loop.index
+
+
+class Variable:
+    """A value that changes inside a loop; LLVM keeps it in a register."""
+
+    def __init__(self, b: ir.IRBuilder, initial: ir.Value) -> None:
+        self._builder = b
+        self._slot = cgutils.alloca_once(b, initial.type)
+        self.set(initial)
+
+    def get(self) -> ir.Value:
+        """The value now."""
+        return self._builder.load(self._slot)
+
+    def set(self, value: ir.Value) -> None:
+        """Replaces the value."""
+        self._builder.store(value, self._slot)
+
+
+def call(
+    b: ir.IRBuilder, name: str, returns: ir.Type, kinds: list[ir.Type], values: list[ir.Value]
+) -> ir.Value:
+    """Calls a function or LLVM intrinsic by name."""
+    target = cgutils.get_or_insert_function(b.module, ir.FunctionType(returns, kinds), name)
+    return b.call(target, values)
+
+
+# --- arithmetic on vectors -----------------------------------------------------------------------
+
+
+def splat(b: ir.IRBuilder, scalar: ir.Value, lanes: int = LANES) -> ir.Value:
+    """A vector with `scalar` in every lane."""
+    kind = vector(scalar.type, lanes)
+    undefined = ir.Constant(kind, ir.Undefined)
+    first = b.insert_element(undefined, scalar, _i32(0))
+    return b.shuffle_vector(first, undefined, ir.Constant(vector(I32, lanes), [0] * lanes))
+
+
+def unary(b: ir.IRBuilder, name: str, value: ir.Value) -> ir.Value:
+    """An LLVM intrinsic from a float32 (or vector of them) to the same type: fabs, sqrt, nearbyint."""
+    kind = value.type
+    suffix = f"v{kind.count}f32" if isinstance(kind, ir.VectorType) else "f32"
+    return call(b, f"llvm.{name}.{suffix}", kind, [kind], [value])
+
+
+def fma(b: ir.IRBuilder, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
+    """x * y + z, rounded once."""
+    return call(b, f"llvm.fma.v{x.type.count}f32", x.type, [x.type] * 3, [x, y, z])
+
+
+def maximum(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    """The larger of each lane; y where they do not compare."""
+    return b.select(b.fcmp_ordered(">", x, y), x, y)
+
+
+def sum_lanes(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """The sum over lanes as a fixed tree: halves are added until one lane is left."""
+    return _fold(b, value, b.add if value.type.element == I32 else b.fadd)
+
+
+def max_lanes(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """The largest lane."""
+    return _fold(b, value, lambda x, y: maximum(b, x, y))
+
+
+def _fold(b: ir.IRBuilder, value: ir.Value, combine: Callable[..., ir.Value]) -> ir.Value:
+    lanes = value.type.count
+    while lanes > 1:
+        lanes //= 2
+        low, high = (
+            b.shuffle_vector(
+                value, value, ir.Constant(vector(I32, lanes), list(range(s, s + lanes)))
+            )
+            for s in (0, lanes)
+        )
+        value = combine(low, high)
+    return b.extract_element(value, _i32(0))
+
+
+_LOG2_E = 1.4426950408889634
+_EXP2 = (0.0013333558, 0.0096181291, 0.0555041087, 0.2402265070, 0.6931471806, 1.0)
+_EXP_MIN, _EXP_MAX = -86.0, 88.0
+
+
+def exponential(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """e^x: a polynomial of degree 5 for the fraction of x log2(e), relative error 3e-6; 0 below -86, capped at e^88."""
+    limited = b.select(b.fcmp_ordered("<", x, filled(_EXP_MAX)), x, filled(_EXP_MAX))
+    clamped = maximum(b, limited, filled(_EXP_MIN))
+    scaled = b.fmul(clamped, filled(_LOG2_E))
+    whole = unary(b, "nearbyint", scaled)
+    fraction = b.fsub(scaled, whole)
+    power = filled(_EXP2[0])
+    for coefficient in _EXP2[1:]:
+        power = fma(b, power, fraction, filled(coefficient))
+    exponent = b.shl(b.fptosi(whole, I32X16), filled_int(23))
+    result = b.bitcast(b.add(b.bitcast(power, I32X16), exponent), F32X16)
+    return b.select(b.fcmp_ordered(">", x, filled(_EXP_MIN)), result, filled(0.0))
+
+
+def to_bf16(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """float32 lanes rounded to bfloat16, as int16 bits."""
+    lanes = x.type.count
+    name = f"llvm.x86.avx512bf16.cvtneps2bf16.{lanes * 32}"
+    return b.bitcast(call(b, name, vector(BF16, lanes), [x.type], [x]), vector(I16, lanes))
+
+
+def dot_bf16(b: ir.IRBuilder, acc: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
+    """acc[i] += x[2i] * y[2i] + x[2i+1] * y[2i+1] over bfloat16 pairs; x, y are given as 16 words."""
+    name = "llvm.x86.avx512bf16.dpbf16ps.512"
+    pairs = [b.bitcast(x, BF16X32), b.bitcast(y, BF16X32)]
+    return call(b, name, F32X16, [F32X16, BF16X32, BF16X32], [acc, *pairs])
+
+
+def dot_u8_s8(b: ir.IRBuilder, acc: ir.Value, unsigned: ir.Value, signed: ir.Value) -> ir.Value:
+    """acc[i] += sum over j of unsigned[4i+j] * signed[4i+j], exact in int32; both are given as 16 words."""
+    name = "llvm.x86.avx512.vpdpbusd.512"
+    operands = [b.bitcast(unsigned, I8X64), b.bitcast(signed, I8X64)]
+    return call(b, name, I32X16, [I32X16, I8X64, I8X64], [acc, *operands])
+
+
+def masked_store_i16(b: ir.IRBuilder, value: ir.Value, address: ir.Value, mask: ir.Value) -> None:
+    """Stores the int16 lanes of `value` (32 of them) whose bit is set in the int32 `mask`; leaves other bytes alone."""
+    kind, pointer = value.type, ir.PointerType(I16)
+    bits = b.bitcast(mask, vector(ir.IntType(1), 32))
+    target = b.inttoptr(address, pointer)
+    kinds = [kind, pointer, I32, bits.type]
+    call(b, "llvm.masked.store.v32i16.p0", ir.VoidType(), kinds, [value, target, _i32(1), bits])

@@ -1,0 +1,232 @@
+"""Matrix product of 8-bit activations with packed 4-bit or 8-bit weights, 1 to 6 rows by 32 columns at a time.
+
+    packed block = 32 output columns; for each group of 32 inputs, two column halves v = 0, 1 of 16 columns:
+    4 bits, 640 bytes:  v0 [16 f16 scale][16 f16 minimum][4 x 64 bytes]   v1 likewise
+                        byte 4n+i of row j: column n, input 4j+i in the low nibble, 16+4j+i in the high one (GGUF's pairs)
+    8 bits, 1,088 bytes: [2][16] f16 scale, then v0 [8 x 64 bytes], v1 [8 x 64 bytes]
+                        byte 4n+i of row j: column n, input 4j+i, stored as number + 128
+
+    weight = scale * nibble + minimum        dot = sum over groups of  s * scale * (q . nibbles) + minimum * (s * sum q)
+    weight = scale * (byte - 128)            dot = sum over groups of  s * scale * (q . bytes - 128 * sum q)
+
+A linear layer is a table of int64, one per block: the block's address, plus 1 when it holds 8-bit weights (blocks are
+aligned to 64 bytes). Every row sums its groups in ascending order, whatever rows share the call.
+"""
+
+import numba
+
+from kernels.cpu.fused.ir_tools import (
+    F16X16,
+    F32,
+    F32X16,
+    I32,
+    Variable,
+    counted_loop,
+    dot_u8_s8,
+    element,
+    filled,
+    filled_int,
+    fma,
+    i64,
+    kernel,
+    load,
+    offset,
+    prefetch,
+    splat,
+    store,
+)
+from kernels.cpu.fused.memory import load_f16, load_i64, load_u8, store_f32
+from kernels.cpu.fused.quantize import GROUP, RECORD_BYTES
+
+BLOCK_COLUMNS = 32
+GROUP_BYTES_4 = 640
+GROUP_BYTES_8 = 1088
+MAX_TILE_ROWS = 6
+PREFETCH_GROUPS = 4
+_LOW_NIBBLES = 0x0F0F0F0F
+
+
+def _weights_4(b, group, half):
+    """Scale, minimum and [(words, byte offset of the inputs they multiply)] of one column half."""
+    base = offset(b, group, 320 * half)
+    scale = b.fpext(load(b, F16X16, base), F32X16)
+    minimum = b.fpext(load(b, F16X16, base, 32), F32X16)
+
+    def words():
+        for row in range(4):
+            packed = load(b, filled_int(0).type, base, 64 + 64 * row)
+            yield b.and_(packed, filled_int(_LOW_NIBBLES)), 4 * row
+            high = b.lshr(packed, filled_int(4))
+            yield b.and_(high, filled_int(_LOW_NIBBLES)), 16 + 4 * row
+
+    return scale, minimum, words()
+
+
+def _weights_8(b, group, half):
+    scale = b.fpext(load(b, F16X16, group, 32 * half), F32X16)
+    base = offset(b, group, 64 + 512 * half)
+    words = ((load(b, filled_int(0).type, base, 64 * row), 4 * row) for row in range(8))
+    return scale, None, words
+
+
+def _emit_group(b, bits, group, inputs, records):
+    """Adds one group to every (scale-and-sum) accumulator: `inputs`, `records` are the rows' addresses."""
+    halves = [(_weights_4 if bits == 4 else _weights_8)(b, group, half) for half in range(2)]
+    record_of = {row: load(b, I32, record, 8) for row, record in enumerate(records) if bits == 8}
+    dots = [
+        [splat(b, record_of[row]) if bits == 8 else filled_int(0) for _ in halves]
+        for row in range(len(inputs))
+    ]
+    for pair in zip(halves[0][2], halves[1][2], strict=True):
+        for row, address in enumerate(inputs):
+            numbers = splat(b, load(b, I32, address, pair[0][1]))
+            for half, (words, _) in enumerate(pair):
+                dots[row][half] = dot_u8_s8(b, dots[row][half], words, numbers)
+    return halves, dots
+
+
+def make_tile(rows: int, bits: int):
+    """The kernel for `rows` rows and one packed block of `bits`-bit weights."""
+    group_bytes = GROUP_BYTES_4 if bits == 4 else GROUP_BYTES_8
+
+    @kernel
+    def tile(
+        b, inputs, input_stride, records, record_stride, block, num_groups, out, out_stride, ahead
+    ):
+        """out [rows][32] f32 = rows of (inputs, records) times one block; prefetches `ahead` bytes on."""
+        acc = [[Variable(b, filled(0.0)) for _ in range(2)] for _ in range(rows)]
+        row_inputs = [b.add(inputs, b.mul(input_stride, i64(r))) for r in range(rows)]
+        row_records = [b.add(records, b.mul(record_stride, i64(r))) for r in range(rows)]
+        with counted_loop(b, num_groups) as index:
+            group = element(b, block, index, group_bytes)
+            for line in range(0, group_bytes, 64):
+                prefetch(b, b.add(group, ahead), line)
+            group_inputs = [element(b, address, index, GROUP) for address in row_inputs]
+            group_records = [element(b, address, index, RECORD_BYTES) for address in row_records]
+            halves, dots = _emit_group(b, bits, group, group_inputs, group_records)
+            for half, (scale, minimum, _) in enumerate(halves):
+                for r, record in enumerate(group_records):
+                    factor = b.fmul(scale, splat(b, load(b, F32, record)))
+                    dot = b.sitofp(dots[r][half], F32X16)
+                    total = fma(b, dot, factor, acc[r][half].get())
+                    if minimum is not None:
+                        total = fma(b, minimum, splat(b, load(b, F32, record, 4)), total)
+                    acc[r][half].set(total)
+        for r in range(rows):
+            row_out = b.add(out, b.mul(out_stride, i64(r)))
+            for half in range(2):
+                store(b, acc[r][half].get(), row_out, 64 * half)
+
+    return tile
+
+
+_tile_4_1, _tile_4_2, _tile_4_3, _tile_4_4, _tile_4_5, _tile_4_6 = (
+    make_tile(rows, 4) for rows in range(1, MAX_TILE_ROWS + 1)
+)
+_tile_8_1, _tile_8_2, _tile_8_3, _tile_8_4, _tile_8_5, _tile_8_6 = (
+    make_tile(rows, 8) for rows in range(1, MAX_TILE_ROWS + 1)
+)
+
+
+@numba.njit(nogil=True)
+def _tile_4(n, a, lda, s, lds, w, groups, o, ldo, ahead):
+    if n == 1:
+        _tile_4_1(a, lda, s, lds, w, groups, o, ldo, ahead)
+    elif n == 2:
+        _tile_4_2(a, lda, s, lds, w, groups, o, ldo, ahead)
+    elif n == 3:
+        _tile_4_3(a, lda, s, lds, w, groups, o, ldo, ahead)
+    elif n == 4:
+        _tile_4_4(a, lda, s, lds, w, groups, o, ldo, ahead)
+    elif n == 5:
+        _tile_4_5(a, lda, s, lds, w, groups, o, ldo, ahead)
+    else:
+        _tile_4_6(a, lda, s, lds, w, groups, o, ldo, ahead)
+
+
+@numba.njit(nogil=True)
+def _tile_8(n, a, lda, s, lds, w, groups, o, ldo, ahead):
+    if n == 1:
+        _tile_8_1(a, lda, s, lds, w, groups, o, ldo, ahead)
+    elif n == 2:
+        _tile_8_2(a, lda, s, lds, w, groups, o, ldo, ahead)
+    elif n == 3:
+        _tile_8_3(a, lda, s, lds, w, groups, o, ldo, ahead)
+    elif n == 4:
+        _tile_8_4(a, lda, s, lds, w, groups, o, ldo, ahead)
+    elif n == 5:
+        _tile_8_5(a, lda, s, lds, w, groups, o, ldo, ahead)
+    else:
+        _tile_8_6(a, lda, s, lds, w, groups, o, ldo, ahead)
+
+
+@numba.njit(nogil=True)
+def multiply(table, begin, end, num_inputs, inputs, records, num_rows, out, out_stride):
+    """out [num_rows][(end - begin) * 32] f32 = quantised rows times blocks begin to end of a layer's table.
+
+    Rows are split evenly into tiles of at most 6; the first tile prefetches the weights that come next.
+    """
+    groups = num_inputs // GROUP
+    num_tiles = (num_rows + MAX_TILE_ROWS - 1) // MAX_TILE_ROWS
+    for index in range(begin, end):
+        entry = load_i64(table + 8 * index)
+        block_out = out + (index - begin) * BLOCK_COLUMNS * 4
+        row = 0
+        for tile in range(num_tiles):
+            size = (num_rows - row) // (num_tiles - tile)
+            a, s = inputs + row * num_inputs, records + row * groups * RECORD_BYTES
+            o, is_first = block_out + row * out_stride, 1 if tile == 0 else 0
+            if entry & 1:
+                ahead = is_first * PREFETCH_GROUPS * GROUP_BYTES_8
+                _tile_8(
+                    size,
+                    a,
+                    num_inputs,
+                    s,
+                    groups * RECORD_BYTES,
+                    entry - 1,
+                    groups,
+                    o,
+                    out_stride,
+                    ahead,
+                )
+            else:
+                ahead = is_first * PREFETCH_GROUPS * GROUP_BYTES_4
+                _tile_4(
+                    size,
+                    a,
+                    num_inputs,
+                    s,
+                    groups * RECORD_BYTES,
+                    entry,
+                    groups,
+                    o,
+                    out_stride,
+                    ahead,
+                )
+            row += size
+
+
+@numba.njit(nogil=True)
+def unpack_row(table, column, num_inputs, out):
+    """out [num_inputs] f32 = the weights of one output column: the embedding of a token, out of the packed head."""
+    entry = load_i64(table + 8 * (column // BLOCK_COLUMNS))
+    half, lane = column % BLOCK_COLUMNS // 16, column % 16
+    for group in range(num_inputs // GROUP):
+        target = out + group * GROUP * 4
+        if entry & 1:
+            base = entry - 1 + group * GROUP_BYTES_8
+            scale = load_f16(base + 32 * half + 2 * lane)
+            words = base + 64 + 512 * half + 4 * lane
+            for i in range(GROUP):
+                number = load_u8(words + i // 4 * 64 + i % 4) - 128
+                store_f32(target + 4 * i, numba.float32(number) * scale)
+        else:
+            base = entry + group * GROUP_BYTES_4 + 320 * half
+            scale, minimum = load_f16(base + 2 * lane), load_f16(base + 32 + 2 * lane)
+            words = base + 64 + 4 * lane
+            for i in range(GROUP // 2):
+                byte = load_u8(words + i // 4 * 64 + i % 4)
+                low, high = numba.float32(byte & 15), numba.float32(byte >> 4)
+                store_f32(target + 4 * i, low * scale + minimum)
+                store_f32(target + 4 * i + 64, high * scale + minimum)
