@@ -1,12 +1,30 @@
-"""Pictures of the scheduling half for people: a request, the block map, what contiguous memory would have cost."""
+"""Pictures of the scheduling half for people: counters, a request, the block map, what contiguous memory would have cost."""
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 
 from engine.block_pool import BlockPool
 from engine.config import SchedulerConfig
 from engine.sequence import Request, Sequence, SequenceStatus
-from engine.stats import BlockInfo, CounterfactualBytes, RequestInfo
+from engine.stats import BlockInfo, CounterfactualBytes, Counters, RequestInfo
+
+
+@dataclass(slots=True)
+class Tally:
+    """Totals since start, while they are counted; `Counters` says what each means."""
+
+    preemptions: int = 0
+    forks: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    generated_tokens: int = 0
+    prompt_tokens: int = 0
+    requests: int = 0
+
+    def counters(self, num_cow_copies: int) -> Counters:
+        """As they stand now."""
+        return Counters(cow_copies=num_cow_copies, **asdict(self))
 
 
 def describe_request(

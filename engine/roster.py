@@ -1,0 +1,110 @@
+"""Who lives in the engine, and where: the queue of those that wait, and those that run, oldest first.
+
+Every live sequence stands in exactly one place: in `waiting`, in `running`, or among the followers of a leader that
+stands in one of them. It knows nothing of memory and decides nothing.
+"""
+
+from bisect import insort
+from collections import deque
+
+from engine.sequence import Request, Sequence, SequenceStatus
+
+
+class Roster:
+    """`waiting` is served from the front; `running` is kept in order of age, so the youngest is its last."""
+
+    def __init__(self) -> None:
+        self.requests: dict[int, Request] = {}
+        self.sequences: dict[int, Sequence] = {}
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self._heirs: dict[int, Sequence] = {}
+
+    @property
+    def num_slots(self) -> int:
+        """Sequence slots in use: a running leader holds one for each of its followers too."""
+        return sum(1 + len(seq.followers) for seq in self.running)
+
+    def enter(self, request: Request) -> None:
+        """Queue a new request: its first sequence waits, the others follow it."""
+        leader, *followers = request.sequences
+        leader.status, leader.followers = SequenceStatus.WAITING, followers
+        self.requests[request.request_id] = request
+        self.sequences.update((seq.seq_id, seq) for seq in request.sequences)
+        self.waiting.append(leader)
+
+    def admit(self, seq: Sequence) -> None:
+        """From waiting to running."""
+        self.waiting.remove(seq)
+        self._run(seq)
+
+    def preempt_youngest(self) -> Sequence:
+        """From the back of running to the front of waiting."""
+        seq = self.running.pop()
+        seq.status = SequenceStatus.PREEMPTED
+        self.waiting.appendleft(seq)
+        return seq
+
+    def release_followers(self, leader: Sequence) -> list[Sequence]:
+        """Let the followers of a running leader run beside it; returns them."""
+        followers, leader.followers = leader.followers, []
+        for seq in followers:
+            self._run(seq)
+        return followers
+
+    def leave(self, seq: Sequence) -> Sequence | None:
+        """End the stay of `seq`. A leader's first follower takes its place and the other followers: the heir."""
+        heir = self._vacate(seq)
+        seq.status = SequenceStatus.FINISHED
+        del self.sequences[seq.seq_id]
+        if all(s.status is SequenceStatus.FINISHED for s in seq.request.sequences):
+            del self.requests[seq.request.request_id]
+        return heir
+
+    def holder(self, seq_id: int) -> Sequence | None:
+        """Who stands in the place that `seq_id` had when the step was planned: itself or its heir, if any lives."""
+        while seq_id in self._heirs:
+            seq_id = self._heirs[seq_id].seq_id
+        return self.sequences.get(seq_id)
+
+    def forget_heirs(self) -> None:
+        """The step is over: its sequence ids are asked for no more."""
+        self._heirs.clear()
+
+    def check_integrity(self) -> None:
+        """Assert that everyone stands in exactly one place, and in the right one."""
+        assert self.running == sorted(self.running, key=_age), "running is out of order"
+        placed = [*self.running, *self.waiting]
+        placed += [follower for seq in placed for follower in seq.followers]
+        assert sorted(placed, key=_age) == sorted(self.sequences.values(), key=_age), (
+            "a live sequence stands nowhere or twice, or a dead one stands somewhere"
+        )
+        for seq in placed:
+            is_running = seq.status is SequenceStatus.RUNNING
+            assert is_running == (seq in self.running), f"sequence {seq.seq_id} is misplaced"
+            assert is_running or not seq.block_table, f"sequence {seq.seq_id} waits holding blocks"
+        live = {seq.request.request_id for seq in placed}
+        assert live == set(self.requests), "a request outlived its sequences, or the reverse"
+
+    def _run(self, seq: Sequence) -> None:
+        seq.status = SequenceStatus.RUNNING
+        insort(self.running, seq, key=_age)
+
+    def _vacate(self, seq: Sequence) -> Sequence | None:
+        if seq.status is SequenceStatus.FOLLOWING:
+            leader = next(s for s in seq.request.sequences if seq in s.followers)
+            leader.followers.remove(seq)
+            return None
+        places = self.running if seq.status is SequenceStatus.RUNNING else self.waiting
+        position = places.index(seq)
+        if not seq.followers:
+            del places[position]
+            return None
+        heir, *heir.followers = seq.followers
+        seq.followers, heir.status = [], seq.status
+        places[position] = self._heirs[seq.seq_id] = heir
+        return heir
+
+
+def _age(seq: Sequence) -> tuple[int, int]:
+    return seq.request.request_id, seq.index
