@@ -1,61 +1,257 @@
-"""`ChatService`: everything a person can do with conversations. Public surface first; bodies follow in this file's next version."""
+"""`ChatService`: what a person does with conversations, joined from engine and storage.
 
+A turn is checked completely before anything is stored; then the user's message and the answers' rows are stored in
+one transaction; then the engine starts. A turn that has begun is finished even when the socket that asked is gone.
+"""
+
+import asyncio
+import logging
+import time
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from chat.events import ConversationEvent, ConversationItem, ConversationTree, ConversationView, GenerationEvent, ListEvent, Selected, Started
+from chat.bulletin import Bulletin
+from chat.conversations import Conversations, found
+from chat.errors import NotFoundError
+from chat.events import ConversationEvent, ListEvent, Selected, Started, StartedCandidate
+from chat.generation import Subscription
+from chat.hub import GenerationHub
+from chat.ports import Clock, Engine, SystemClock
+from chat.sampler import EngineSampler
+from chat.tasks import Tasks
+from chat.turns import (
+    DEFAULT_SAMPLING,
+    as_frame_error,
+    candidate_seeds,
+    check_content,
+    merge_sampling,
+    prompt_messages,
+    read_sampling,
+    title_of,
+)
+from chat.watching import watch_conversation, watch_conversations
+from engine.errors import RequestError
+from engine.sampling_params import SamplingParams
+from storage.ids import new_id
+from storage.records import ConversationRecord, MessageRecord, NewTurn
+from storage.storage import Storage
+
+logger = logging.getLogger(__name__)
+
+Sampling = Mapping[str, Any]
+DEFAULT_ORPHAN_TIMEOUT = 60.0
 
 
-class Subscription:
-    """`with chat.attach(generation_id, from_seq) as subscription: async for event in subscription` (chat/hub.py).
+@dataclass(frozen=True)
+class _Turn:
+    """What is asked for, once its place in a tree is known. `content` None: answers below `parent_id` only."""
 
-    A missed or too old stretch comes as one `Snapshot`; iteration ends after `Finished`. `close()` detaches.
-    """
-
-    def __aiter__(self) -> AsyncIterator[GenerationEvent]: ...
-    def close(self) -> None: ...
-
-
-class Conversations:
-    """`chat.conversations` (chat/conversations.py)."""
-
-    async def list(self, query: str = "") -> tuple[ConversationItem, ...]: ...
-    async def tree(self, conversation_id: str) -> ConversationTree: ...
-    async def view(self, conversation_id: str) -> ConversationView: ...
-    async def update(self, conversation_id: str, changes: Mapping[str, Any]) -> ConversationItem:
-        """`changes`: any of title, pinned, system_prompt, sampling; anything else raises RequestError."""
-        ...
-    async def hide(self, conversation_id: str) -> None: ...
-    async def restore(self, conversation_id: str) -> ConversationItem: ...
-    async def purge(self, conversation_id: str) -> None: ...
-    async def export_json(self, conversation_id: str) -> dict[str, Any]: ...
-    async def export_markdown(self, conversation_id: str) -> str: ...
-    async def import_json(self, document: object) -> ConversationItem: ...
+    conversation: ConversationRecord | None
+    parent_id: str | None
+    content: str | None
+    n: int | None
+    sampling: Sampling | None
 
 
 class ChatService:
-    """`ChatService(engine, storage, orphan_timeout=60.0)`; `await start()` after `await storage.open()`;
-    `await shutdown(timeout)` before `await engine.shutdown()` and `await storage.close()`.
+    """Turns, choices and windows on them; `conversations` keeps them.
 
-    `storage = Storage(url)` from storage/storage.py (`sqlite_url(path)` makes the url).
-    Raises chat.errors.* and engine.errors.RequestError / EngineNotReadyError / EngineDeadError; all but the last two
-    have `code`, `message`, `param`.
+    `start` after the storage is open; `shutdown` before engine and storage end. Raises chat.errors and, from the
+    engine, RequestError, EngineNotReadyError and EngineDeadError.
     """
 
-    conversations: Conversations
+    def __init__(
+        self,
+        engine: Engine,
+        storage: Storage,
+        *,
+        orphan_timeout: float = DEFAULT_ORPHAN_TIMEOUT,
+        clock: Clock | None = None,
+    ) -> None:
+        clock = clock or SystemClock()
+        self._engine = engine
+        self._store = storage.conversations
+        self._tasks = Tasks()
+        self._bulletin = Bulletin()
+        self._hub = GenerationHub(self._store, clock, orphan_timeout, self._bulletin.mark)
+        self._sampler = EngineSampler(engine, storage, clock)
+        self._sampling_task: asyncio.Task[None] | None = None
+        self.conversations = Conversations(self._store, self._hub, self._bulletin, self._tasks)
 
-    async def start(self) -> None: ...
-    async def shutdown(self, timeout: float) -> None: ...
-    async def send(self, content: str, *, conversation_id: str | None = None, parent_id: str | None = None, n: int | None = None, sampling: Mapping[str, Any] | None = None) -> Started: ...
-    async def regenerate(self, message_id: str, *, n: int | None = None, sampling: Mapping[str, Any] | None = None) -> Started: ...
-    async def edit(self, message_id: str, content: str, *, n: int | None = None, sampling: Mapping[str, Any] | None = None) -> Started: ...
-    async def select(self, message_id: str) -> Selected: ...
-    def stop(self, generation_id: str, index: int | None = None) -> None: ...
-    def attach(self, generation_id: str, from_seq: int = 0) -> Subscription: ...
+    async def start(self) -> None:
+        """Mark what a crash left streaming as interrupted, and begin to sample the engine."""
+        leftovers = await self._store.interrupt_leftovers()
+        if leftovers:
+            logger.warning("%d answers were interrupted when the server last ended", leftovers)
+        self._sampling_task = asyncio.create_task(self._sampler.run())
+
+    async def shutdown(self, timeout: float) -> None:
+        """Take no more turns, give streams `timeout` seconds to end, abort the rest, leave no task behind."""
+        deadline = time.monotonic() + timeout
+        await self._tasks.close(timeout)
+        await self._hub.shutdown(max(0.0, deadline - time.monotonic()))
+        await self._store.interrupt_leftovers()
+        if self._sampling_task is not None:
+            self._sampling_task.cancel()
+            await asyncio.wait([self._sampling_task])
+
+    # --- turns -------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        content: str,
+        *,
+        conversation_id: str | None = None,
+        parent_id: str | None = None,
+        n: int | None = None,
+        sampling: Sampling | None = None,
+    ) -> Started:
+        """Say something below `parent_id`, or below the head, or in a new conversation."""
+        return await self._tasks.finish(
+            self._send(content, conversation_id, parent_id, n, sampling)
+        )
+
+    async def regenerate(
+        self, message_id: str, *, n: int | None = None, sampling: Sampling | None = None
+    ) -> Started:
+        """Make siblings of an answer, or answers below a user's message."""
+        return await self._tasks.finish(self._regenerate(message_id, n, sampling))
+
+    async def edit(
+        self,
+        message_id: str,
+        content: str,
+        *,
+        n: int | None = None,
+        sampling: Sampling | None = None,
+    ) -> Started:
+        """Make a sibling of a user's message with new content, and answer it."""
+        return await self._tasks.finish(self._edit(message_id, content, n, sampling))
+
+    async def select(self, message_id: str) -> Selected:
+        """Move the head to the leaf last viewed below a message; open candidates are closed by it."""
+        return await self._tasks.finish(self._select(message_id))
+
+    def stop(self, generation_id: str, index: int | None = None) -> None:
+        """End one candidate or all; their `Candidate` events follow. What has ended stays as it is."""
+        self._hub.stop(generation_id, index)
+
+    # --- windows -----------------------------------------------------------------------------
+
+    def attach(self, generation_id: str, from_seq: int = 0) -> Subscription:
+        """Follow a generation; use `with`, so that it knows when nobody does. Raises UnknownGenerationError."""
+        return self._hub.attach(generation_id, from_seq)
+
     def watch_conversations(self) -> AsyncIterator[ListEvent]:
-        """First a ConversationList, then changes; a ConversationList again for a slow reader. `aclose()` it."""
-        ...
+        """The list, then its changes. `aclose` it."""
+        return watch_conversations(self._bulletin, self.conversations)
+
     def watch_conversation(self, conversation_id: str) -> AsyncIterator[ConversationEvent]:
-        """A ConversationView first and whenever the structure changes, and all events of its running generation, a
-        Snapshot first; ends after ConversationRemoved. NotFoundError comes from the first step. `aclose()` it."""
-        ...
+        """One conversation's views and its generations' events; see chat/watching.py. `aclose` it."""
+        return watch_conversation(self._bulletin, self.conversations, self._hub, conversation_id)
+
+    # --- inside ------------------------------------------------------------------------------
+
+    async def _send(
+        self,
+        content: str,
+        conversation_id: str | None,
+        parent_id: str | None,
+        n: int | None,
+        sampling: Sampling | None,
+    ) -> Started:
+        check_content(content)
+        if conversation_id is None and parent_id is not None:
+            conversation_id = (await self._message(parent_id, "parent_id")).conversation_id
+        if conversation_id is None:
+            return await self._begin(_Turn(None, None, content, n, sampling))
+        with self._hub.reserve(conversation_id):
+            conversation = await self._conversation(conversation_id)
+            if parent_id is None:
+                parent_id = conversation.head_id
+            elif (await self._message(parent_id, "parent_id")).conversation_id != conversation_id:
+                message = f"message {parent_id} belongs to another conversation"
+                raise NotFoundError(message, param="parent_id")
+            return await self._begin(_Turn(conversation, parent_id, content, n, sampling))
+
+    async def _regenerate(
+        self, message_id: str, n: int | None, sampling: Sampling | None
+    ) -> Started:
+        message = await self._message(message_id, "message_id")
+        parent_id = message.id if message.role == "user" else message.parent_id
+        with self._hub.reserve(message.conversation_id):
+            conversation = await self._conversation(message.conversation_id)
+            return await self._begin(_Turn(conversation, parent_id, None, n, sampling))
+
+    async def _edit(
+        self, message_id: str, content: str, n: int | None, sampling: Sampling | None
+    ) -> Started:
+        check_content(content)
+        message = await self._message(message_id, "message_id")
+        if message.role != "user":
+            raise RequestError("only a user's message can be edited", param="message_id")
+        with self._hub.reserve(message.conversation_id):
+            conversation = await self._conversation(message.conversation_id)
+            turn = _Turn(conversation, message.parent_id, content, n, sampling)
+            return await self._begin(turn)
+
+    async def _select(self, message_id: str) -> Selected:
+        with found("message_id"):
+            message = await self._store.message(message_id)
+            head_id = await self._store.select(message_id)
+        self._bulletin.mark(message.conversation_id)
+        return Selected(message.conversation_id, message_id, head_id)
+
+    async def _begin(self, turn: _Turn) -> Started:
+        """Check, store, start, in this order."""
+        stored_sampling = turn.conversation.sampling if turn.conversation else None
+        sampling = merge_sampling(DEFAULT_SAMPLING, stored_sampling, turn.sampling)
+        params = read_sampling(sampling, turn.n)
+        prompt = await self._checked_prompt(turn, params)
+        sampling.pop("n", None)
+        new = NewTurn(
+            conversation_id=turn.conversation.id if turn.conversation else None,
+            title=title_of(turn.content or ""),
+            parent_id=turn.parent_id,
+            content=turn.content,
+            generation_id=new_id(),
+            seeds=candidate_seeds(params),
+            sampling=sampling,
+        )
+        stored = await self._store.add_turn(new)
+        self._hub.launch(
+            new.generation_id,
+            stored.conversation_id,
+            stored.answer_ids,
+            lambda: self._engine.submit(prompt, params),
+        )
+        return Started(
+            stored.conversation_id,
+            stored.user_message_id,
+            new.generation_id,
+            tuple(StartedCandidate(i, answer) for i, answer in enumerate(stored.answer_ids)),
+        )
+
+    async def _checked_prompt(self, turn: _Turn, params: SamplingParams) -> list[int]:
+        """The prompt's token ids, when the engine can run them."""
+        path = await self._store.path(turn.parent_id) if turn.parent_id else ()
+        system_prompt = turn.conversation.system_prompt if turn.conversation else None
+        try:
+            prompt = await self._engine.render_chat(
+                prompt_messages(system_prompt, path, turn.content)
+            )
+            self._engine.check_request(prompt, params)
+        except RequestError as error:
+            raise as_frame_error(
+                error, "message_id" if turn.content is None else "content"
+            ) from error
+        return prompt
+
+    async def _conversation(self, conversation_id: str) -> ConversationRecord:
+        with found("conversation_id"):
+            return await self._store.get(conversation_id)
+
+    async def _message(self, message_id: str, param: str) -> MessageRecord:
+        with found(param):
+            return await self._store.message(message_id)

@@ -1,0 +1,61 @@
+"""What this room needs from the engine and from time; the real engine and a test's stand-in both fit."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Protocol
+
+from engine.outputs import EngineEvent
+from engine.sampling_params import SamplingParams
+from engine.stats import EngineStats
+
+
+class Stream(Protocol):
+    """The events of one request up to and including `RequestFinished`."""
+
+    def __aiter__(self) -> AsyncIterator[EngineEvent]: ...
+
+    def abort(self, index: int | None = None) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+class Engine(Protocol):
+    """The part of `engine.async_engine.AsyncEngine` that chats use."""
+
+    @property
+    def stats(self) -> EngineStats: ...
+
+    async def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]: ...
+
+    def check_request(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None: ...
+
+    def submit(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> Stream: ...
+
+
+class Timer(Protocol):
+    """A call that is still to come."""
+
+    def cancel(self) -> None: ...
+
+
+class Clock(Protocol):
+    """Time, so that tests need not wait for it."""
+
+    def time(self) -> float:
+        """Seconds since the epoch."""
+        ...
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
+        """Call back in the event loop after `delay` seconds."""
+        ...
+
+
+class SystemClock:
+    """The clock on the wall and the running event loop's timers."""
+
+    def time(self) -> float:
+        return time.time()
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
+        return asyncio.get_running_loop().call_later(delay, callback)

@@ -1,0 +1,37 @@
+"""Work that is finished once begun, also when the socket that asked for it is gone."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from chat.errors import ShuttingDownError
+
+Result = TypeVar("Result")
+
+
+class Tasks:
+    """Runs coroutines as tasks that a cancelled caller does not cancel; knows them until they end."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+        self._is_closed = False
+
+    async def finish(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """The result of `work`, which goes on when the caller is cancelled. Raises ShuttingDownError when closed."""
+        if self._is_closed:
+            work.close()
+            raise ShuttingDownError("the server is shutting down")
+        task = asyncio.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return await asyncio.shield(task)
+
+    async def close(self, timeout: float) -> None:
+        """Take nothing new, and cancel what has not ended after `timeout` seconds."""
+        self._is_closed = True
+        if not self._running:
+            return
+        _, pending = await asyncio.wait(set(self._running), timeout=timeout)
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)

@@ -1,0 +1,96 @@
+"""Pure pieces of a turn: its title, its sampling, its prompt."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from engine.errors import RequestError
+from engine.sampling_params import SamplingParams
+from storage.records import MessageRecord
+
+DEFAULT_SAMPLING: Mapping[str, Any] = {"temperature": 0.8}
+TITLE_LENGTH = 48
+MAX_TITLE_LENGTH = 200
+_ALIASES = {"max_completion_tokens": "max_tokens"}
+
+
+def check_text(text: str, param: str) -> None:
+    """Raise RequestError for text that no database and no tokenizer takes."""
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise RequestError(f"{param} holds half of a surrogate pair", param=param)
+
+
+def check_content(content: str) -> None:
+    """Raise RequestError when this cannot be a user's message."""
+    if not content.strip():
+        raise RequestError("content must not be empty", param="content")
+    check_text(content, "content")
+
+
+def check_title(value: object, param: str) -> str:
+    """A title in one line. Raises RequestError."""
+    title = " ".join(value.split()) if isinstance(value, str) else ""
+    if not 1 <= len(title) <= MAX_TITLE_LENGTH:
+        message = f"{param} must be a text of 1 to {MAX_TITLE_LENGTH} characters"
+        raise RequestError(message, param=param)
+    check_text(title, param)
+    return title
+
+
+def title_of(content: str) -> str:
+    """The first words of a first message, at most TITLE_LENGTH characters."""
+    words = " ".join(content[: 20 * TITLE_LENGTH].split())
+    if len(words) <= TITLE_LENGTH:
+        return words
+    cut = words[:TITLE_LENGTH]
+    return (cut.rsplit(" ", 1)[0] if " " in cut else cut) + "…"
+
+
+def merge_sampling(*layers: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Sampling keys in wire form; later layers win, null counts as absent."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        given = {key: value for key, value in (layer or {}).items() if value is not None}
+        merged |= {_ALIASES.get(key, key): value for key, value in given.items()}
+    return merged
+
+
+def read_sampling(sampling: Mapping[str, Any], n: int | None) -> SamplingParams:
+    """Checked parameters; `n` of the frame wins over one in `sampling`. Raises RequestError."""
+    params = SamplingParams.from_mapping(sampling, path="sampling")
+    if n is None:
+        return params
+    if n < 1:
+        raise RequestError(f"n is {n}; at least one answer is needed", param="n")
+    return replace(params, n=n)
+
+
+def candidate_seeds(params: SamplingParams) -> tuple[int | None, ...]:
+    """Each candidate's own seed, as the engine counts it."""
+    if params.seed is None:
+        return (None,) * params.n
+    return tuple((params.seed + index) % 2**64 for index in range(params.n))
+
+
+def prompt_messages(
+    system_prompt: str | None, path: Iterable[MessageRecord], content: str | None
+) -> list[dict[str, str]]:
+    """What the model is shown: system prompt, path, new message. Answers without text are left out."""
+    messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
+    messages += [
+        {"role": message.role, "content": message.content}
+        for message in path
+        if message.content or message.role != "assistant"
+    ]
+    return messages if content is None else [*messages, {"role": "user", "content": content}]
+
+
+def as_frame_error(error: RequestError, content_param: str) -> RequestError:
+    """The engine's complaint in terms of a frame: the prompt is `content_param`, parameters lie in `sampling`."""
+    param = error.param
+    if param is None or param == "n":
+        return error
+    if param.split(".")[0].split("[")[0] in ("prompt", "messages"):
+        return RequestError(error.message, param=content_param, code=error.code)
+    prefixed = param if param.startswith("sampling.") else f"sampling.{param}"
+    return RequestError(error.message, param=prefixed, code=error.code)
