@@ -1,0 +1,102 @@
+"""What a client is told when a request fails: OpenAI's error object on every HTTP route.
+
+`{"error": {"message", "type", "param", "code"}}`; `param` is the path of the field, as `messages[0].content`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+
+from engine.errors import EngineDeadError, EngineNotReadyError, RequestError
+
+RETRY_AFTER_S = 2
+_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
+
+
+class ApiError(Exception):
+    """A refusal with its HTTP status."""
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+
+
+def error_object(
+    status: int, message: str, param: str | None = None, code: str | None = None
+) -> dict[str, Any]:
+    """The JSON document of an error."""
+    kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def as_api_error(error: Exception) -> ApiError:
+    """Any exception as what its client may know; an unforeseen one stays vague."""
+    match error:
+        case ApiError():
+            return error
+        case RequestError():
+            return ApiError(400, error.message, param=error.param, code=error.code)
+        case EngineNotReadyError():
+            return ApiError(503, "the model is still loading; try again", code="loading")
+        case EngineDeadError():
+            return ApiError(503, f"the engine has stopped: {error}", code="engine_dead")
+        case HTTPException():
+            return ApiError(error.status_code, error.detail)
+    return ApiError(500, "internal error; the server's log has the details", code="internal_error")
+
+
+def error_response(error: Exception) -> JSONResponse:
+    """The response for an exception; 503 carries Retry-After."""
+    known = as_api_error(error)
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if known.status == 503 else {}
+    if isinstance(error, HTTPException) and error.headers:
+        headers |= error.headers
+    document = error_object(known.status, known.message, known.param, known.code)
+    return JSONResponse(document, known.status, headers)
+
+
+def field_path(location: Sequence[str | int]) -> str:
+    """`messages[0].content` for ("messages", 0, "content")."""
+    path = ""
+    for part in location:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path
+
+
+def validation_refusal(error: ValidationError, *, skip: int = 0) -> RequestError:
+    """The first fault that pydantic found, as a RequestError; `skip` parts of its location are not the client's."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    path = field_path(first["loc"][skip:])
+    code = "unknown_field" if first["type"] == "extra_forbidden" else "invalid_value"
+    text = "unknown field" if code == "unknown_field" else _describe(first)
+    return RequestError(f"{path}: {text}" if path else text, param=path or None, code=code)
+
+
+def _describe(fault: Any) -> str:
+    message = fault["msg"]
+    given = fault["input"]
+    if fault["type"] == "missing" or isinstance(given, (dict, list)) or len(repr(given)) > 60:
+        return message
+    return f"{message}, not {given!r}"
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Make every error of every route an error object."""
+
+    async def handle(request: Request, error: Exception) -> JSONResponse:
+        if isinstance(error, RequestValidationError):
+            places = [fault["loc"][1:] for fault in error.errors()]
+            error = RequestError(error.errors()[0]["msg"], param=field_path(places[0]))
+        return error_response(error)
+
+    for kind in (ApiError, RequestError, EngineNotReadyError, EngineDeadError, HTTPException):
+        app.add_exception_handler(kind, handle)
+    app.add_exception_handler(RequestValidationError, handle)
+    app.add_exception_handler(Exception, handle)

@@ -1,0 +1,148 @@
+"""/v1/models, /v1/chat/completions, /v1/completions, /tokenize, /detokenize: as OpenAI and vLLM serve them."""
+
+import time
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Depends, Request
+
+from api.bodies import read_body
+from api.context import ApiContext, context_of
+from api.errors import ApiError
+from api.generation import GenerationResponse, Job, Prompt
+from api.openai_documents import ChatShape, CompletionShape, Head, Shape
+from api.openai_schema import (
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    GenerationBody,
+    TokenizeBody,
+    read_messages,
+    read_prompts,
+)
+from engine.errors import RequestError
+from engine.sampling_params import SamplingParams
+from engine.stats import ModelInfo
+
+Body = TypeVar("Body", bound=ChatBody | CompletionBody | TokenizeBody | DetokenizeBody)
+
+
+def _open_context(request: Request) -> ApiContext:
+    """The context of a server that has a model and takes requests; else 503."""
+    context = context_of(request)
+    if context.draining:
+        raise ApiError(503, "the server is shutting down", code="shutting_down")
+    _ = context.engine.info
+    return context
+
+
+Context = Annotated[ApiContext, Depends(_open_context)]
+router = APIRouter()
+_started = int(time.time())
+
+
+@router.get("/v1/models")
+async def list_models(context: Context) -> dict[str, Any]:
+    return {"object": "list", "data": [_model_document(context.engine.info)]}
+
+
+@router.get("/v1/models/{name:path}")
+async def show_model(context: Context, name: str) -> dict[str, Any]:
+    _check_model(context, name)
+    return _model_document(context.engine.info)
+
+
+@router.post("/v1/chat/completions")
+async def complete_chat(context: Context, request: Request) -> GenerationResponse:
+    """Answer a conversation."""
+    body = await _read(context, request, ChatBody)
+    params = body.sampling()
+    token_ids = await context.engine.render_chat(read_messages(body.messages))
+    return _respond(context, body, params, [Prompt(token_ids, "messages")], ChatShape())
+
+
+@router.post("/v1/completions")
+async def complete(context: Context, request: Request) -> GenerationResponse:
+    """Continue one prompt or several."""
+    body = await _read(context, request, CompletionBody)
+    params = body.sampling()
+    if body.echo and params.logprobs is not None:
+        raise RequestError("echo: log-probabilities of a prompt are not supported", param="echo")
+    raw = read_prompts(body.prompt)
+    named = [(item, f"prompt[{i}]" if len(raw) > 1 else "prompt") for i, item in enumerate(raw)]
+    prompts = [await _read_prompt(context, item, name, body) for item, name in named]
+    return _respond(context, body, params, prompts, CompletionShape())
+
+
+@router.post("/tokenize")
+async def tokenize(context: Context, request: Request) -> dict[str, Any]:
+    """Token ids of a plain prompt (control tokens are parsed) or of messages (they stay text)."""
+    body = await _read(context, request, TokenizeBody)
+    if (body.prompt is None) is (body.messages is None):
+        raise RequestError("prompt: give either prompt or messages", param="prompt")
+    if body.messages is not None:
+        tokens = await context.engine.render_chat(
+            read_messages(body.messages), add_generation_prompt=body.add_generation_prompt
+        )
+    else:
+        tokens = await context.engine.encode(body.prompt or "")
+    max_model_len = context.engine.info.max_model_len
+    return {"count": len(tokens), "max_model_len": max_model_len, "tokens": tokens}
+
+
+@router.post("/detokenize")
+async def detokenize(context: Context, request: Request) -> dict[str, str]:
+    """Text of token ids, special tokens shown."""
+    body = await _read(context, request, DetokenizeBody)
+    return {"prompt": await context.engine.decode(body.tokens)}
+
+
+async def _read(context: ApiContext, request: Request, model: type[Body]) -> Body:
+    body = await read_body(request, model)
+    if body.model is not None:
+        _check_model(context, body.model)
+    return body
+
+
+def _check_model(context: ApiContext, name: str) -> None:
+    served = context.engine.info.model_name
+    if name != served:
+        message = f"model: there is no {name!r} here, only {served!r}"
+        raise ApiError(404, message, param="model", code="model_not_found")
+
+
+async def _read_prompt(
+    context: ApiContext, raw: str | list[int], param: str, body: CompletionBody
+) -> Prompt:
+    if isinstance(raw, str):
+        return Prompt(await context.engine.encode(raw), param, raw if body.echo else "")
+    return Prompt(raw, param, await context.engine.decode(raw) if body.echo else "")
+
+
+def _respond(
+    context: ApiContext,
+    body: GenerationBody,
+    params: SamplingParams,
+    prompts: list[Prompt],
+    shape: Shape,
+) -> GenerationResponse:
+    job = Job(
+        prompts=prompts,
+        params=params,
+        head=Head(shape.prefix, context.engine.info.model_name),
+        shape=shape,
+        stream=bool(body.stream),
+        include_usage=body.include_usage,
+    )
+    return GenerationResponse(context, job)
+
+
+def _model_document(info: ModelInfo) -> dict[str, Any]:
+    return {
+        "id": info.model_name,
+        "object": "model",
+        "created": _started,
+        "owned_by": "pageturn",
+        "root": info.model_name,
+        "parent": None,
+        "max_model_len": info.max_model_len,
+    }

@@ -1,0 +1,160 @@
+"""The JSON documents of completions, whole and in chunks, in OpenAI's two shapes."""
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from chat.wire import usage_json
+from engine.outputs import CandidateFinished, TextDelta, TextLogprob, Usage
+
+
+@dataclass(frozen=True)
+class Head:
+    """What every document of one answer repeats."""
+
+    prefix: str
+    model: str
+    created: int = field(default_factory=lambda: int(time.time()))
+    unique: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def document(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        """A document around `choices`."""
+        return {
+            "id": f"{self.prefix}-{self.unique}",
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+        }
+
+
+class Choice:
+    """One candidate's answer as it grows. `echo` is prompt text to show before it."""
+
+    def __init__(self, index: int, echo: str = "") -> None:
+        self.index = index
+        self.echo = echo
+        self.text = echo
+        self.logprobs: list[TextLogprob] = []
+        self.delta_offset = self.next_offset = len(echo)
+        self.end: CandidateFinished | None = None
+
+    def add(self, delta: TextDelta) -> None:
+        """Take in new text; `delta_offset` is where its first token's text begins."""
+        self.text += delta.text
+        self.logprobs += delta.logprobs
+        self.delta_offset = self.next_offset
+        self.next_offset += sum(len(token.token) for token in delta.logprobs)
+
+    def ending(self) -> dict[str, Any]:
+        """`finish_reason` and `stop_reason`, null while it runs."""
+        if self.end is None:
+            return {"finish_reason": None, "stop_reason": None}
+        return {"finish_reason": self.end.finish_reason.value, "stop_reason": self.end.stop_reason}
+
+
+class Shape(Protocol):
+    """How one of the two routes writes its choices."""
+
+    prefix: str
+    whole_kind: str
+    chunk_kind: str
+
+    def whole(self, choice: Choice, with_logprobs: bool) -> dict[str, Any]:
+        """A finished choice."""
+        ...
+
+    def opening(self, choice: Choice) -> dict[str, Any] | None:
+        """The fields of a choice's first chunk, if it has one before its text."""
+        ...
+
+    def delta(self, choice: Choice, delta: TextDelta, with_logprobs: bool) -> dict[str, Any]:
+        """New text of a choice that has taken it in already."""
+        ...
+
+    def closing(self) -> dict[str, Any]:
+        """The fields of the chunk that carries the finish reason."""
+        ...
+
+
+class ChatShape:
+    """/v1/chat/completions."""
+
+    prefix, whole_kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def whole(self, choice: Choice, with_logprobs: bool) -> dict[str, Any]:
+        message = {"role": "assistant", "content": choice.text, "refusal": None}
+        return {"message": message, "logprobs": self._logprobs(choice.logprobs, with_logprobs)}
+
+    def opening(self, choice: Choice) -> dict[str, Any] | None:
+        return {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
+
+    def delta(self, choice: Choice, delta: TextDelta, with_logprobs: bool) -> dict[str, Any]:
+        logprobs = self._logprobs(delta.logprobs, with_logprobs)
+        return {"delta": {"content": delta.text}, "logprobs": logprobs}
+
+    def closing(self) -> dict[str, Any]:
+        return {"delta": {}, "logprobs": None}
+
+    def _logprobs(self, tokens: Sequence[TextLogprob], wanted: bool) -> dict[str, Any] | None:
+        if not wanted:
+            return None
+        content = [
+            _token(token) | {"top_logprobs": [_token(top) for top in token.top]} for token in tokens
+        ]
+        return {"content": content, "refusal": None}
+
+
+class CompletionShape:
+    """/v1/completions."""
+
+    prefix, whole_kind, chunk_kind = "cmpl", "text_completion", "text_completion"
+
+    def whole(self, choice: Choice, with_logprobs: bool) -> dict[str, Any]:
+        logprobs = _legacy_logprobs(choice.logprobs, len(choice.echo)) if with_logprobs else None
+        return {"text": choice.text, "logprobs": logprobs}
+
+    def opening(self, choice: Choice) -> dict[str, Any] | None:
+        return {"text": choice.echo, "logprobs": None} if choice.echo else None
+
+    def delta(self, choice: Choice, delta: TextDelta, with_logprobs: bool) -> dict[str, Any]:
+        logprobs = _legacy_logprobs(delta.logprobs, choice.delta_offset) if with_logprobs else None
+        return {"text": delta.text, "logprobs": logprobs}
+
+    def closing(self) -> dict[str, Any]:
+        return {"text": "", "logprobs": None}
+
+
+def total_usage(ends: Sequence[CandidateFinished], n: int) -> dict[str, Any]:
+    """Usage of all candidates of all prompts, in order: each prompt counts once, sampled tokens are summed."""
+    firsts = [end.usage for end in ends[::n]]
+    return usage_json(
+        Usage(
+            prompt_tokens=sum(usage.prompt_tokens for usage in firsts),
+            completion_tokens=sum(end.usage.completion_tokens for end in ends),
+            cached_tokens=sum(usage.cached_tokens for usage in firsts),
+        )
+    )
+
+
+def _token(token: TextLogprob) -> dict[str, Any]:
+    return {"token": token.token, "logprob": token.logprob, "bytes": list(token.bytes)}
+
+
+def _legacy_logprobs(tokens: Sequence[TextLogprob], offset: int) -> dict[str, Any]:
+    return {
+        "tokens": [token.token for token in tokens],
+        "token_logprobs": [token.logprob for token in tokens],
+        "top_logprobs": [
+            {best.token: best.logprob for best in (token, *token.top)} for token in tokens
+        ],
+        "text_offset": list(_offsets(tokens, offset)),
+    }
+
+
+def _offsets(tokens: Sequence[TextLogprob], offset: int) -> Iterator[int]:
+    for token in tokens:
+        yield offset
+        offset += len(token.token)

@@ -1,0 +1,94 @@
+"""uvicorn with an orderly end: what runs gets its time and sockets are told why, before connections are cut."""
+
+import contextlib
+import errno
+import logging
+import re
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.server import HANDLED_SIGNALS
+
+from api.websocket import MAX_FRAME_BYTES
+from engine.errors import ConfigError
+
+PING_INTERVAL_S = 20.0
+CUT_AFTER_S = 2
+
+
+class Server(uvicorn.Server):
+    """Serves until SIGINT or SIGTERM, then stops listening, awaits `drain` and cuts what is left."""
+
+    def __init__(self, app: ASGIApp, log_level: str, drain: Callable[[], Awaitable[None]]) -> None:
+        config = uvicorn.Config(
+            app,
+            ws="websockets-sansio",
+            ws_max_size=MAX_FRAME_BYTES,
+            ws_ping_interval=PING_INTERVAL_S,
+            ws_ping_timeout=PING_INTERVAL_S,
+            ws_per_message_deflate=False,
+            lifespan="off",
+            log_config=None,
+            log_level="debug" if log_level == "debug" else "warning",
+            access_log=log_level == "debug",
+            server_header=False,
+            timeout_graceful_shutdown=CUT_AFTER_S,
+        )
+        super().__init__(config)
+        self._drain = drain
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        if not self.force_exit:
+            await self._drain()
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """uvicorn's, without raising the signal again at the end: an orderly end is a success."""
+        before = {number: signal.signal(number, self.handle_exit) for number in HANDLED_SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class HideKeys(logging.Filter):
+    """Keeps API keys in query strings out of the log."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        if "api_key=" in text:
+            record.msg, record.args = re.sub(r"api_key=[^&\s\"]*", "api_key=***", text), None
+        return True
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet. Raises ConfigError when the address cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        in_use = error.errno == errno.EADDRINUSE
+        why = (
+            "a port that is free; this one is in use"
+            if in_use
+            else f"an address of this machine ({error.strerror})"
+        )
+        raise ConfigError("--port" if in_use else "--host", port if in_use else host, why) from None
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """`http://127.0.0.1:7860` for a listening socket."""
+    host, port = listener.getsockname()[:2]
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{shown}:{port}"

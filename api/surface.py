@@ -1,0 +1,35 @@
+"""The engine as this room and app.py use it; `engine.async_engine.AsyncEngine` says what each member means."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from chat.ports import Engine as ChatEngine
+from engine.stats import BlockInfo, EngineStatus, FinishedCandidate, ModelInfo, RequestInfo
+
+
+class Engine(ChatEngine, Protocol):
+    """What chats need, and what operators and programs ask for."""
+
+    @property
+    def status(self) -> EngineStatus: ...
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    def start(self) -> None: ...
+
+    async def shutdown(self) -> None: ...
+
+    def add_finished_listener(self, listener: Callable[[FinishedCandidate], None]) -> None: ...
+
+    async def block_map(self) -> tuple[BlockInfo, ...]: ...
+
+    async def requests(self) -> tuple[RequestInfo, ...]: ...
+
+    async def render_chat(
+        self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
+    ) -> list[int]: ...
+
+    async def encode(self, text: str) -> list[int]: ...
+
+    async def decode(self, token_ids: Sequence[int]) -> str: ...

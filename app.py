@@ -1,0 +1,142 @@
+"""Pageturn: `python app.py` serves the page, the socket and the HTTP routes on a local model.
+
+`create_app(settings)` builds the whole application around one engine; `create_api` is the same without the page.
+"""
+
+import asyncio
+import logging
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+from fastapi import FastAPI
+
+from api import conversations, openai, operations, websocket
+from api.context import ApiContext
+from api.errors import install_error_handlers
+from api.guards import BodyLimit, KeyCheck, OriginCheck, SecurityHeaders
+from api.metrics import Metrics
+from api.rendering import Rendering
+from api.server import HideKeys, Server, address_of, bind
+from api.settings import Settings, load_settings, unknown_variables
+from api.surface import Engine
+from api.topics import EngineTopics
+from chat.service import ChatService
+from engine.errors import ConfigError, EngineError
+from storage.database import sqlite_url
+from storage.errors import StorageError
+from storage.storage import Storage
+from ui.render import StreamRenderer
+
+logger = logging.getLogger("app")
+
+
+def create_app(settings: Settings, *, engine: Engine | None = None) -> FastAPI:
+    """The whole application. Without an engine, finds or fetches the model that `settings` names.
+
+    Raises ConfigError, ModelLoadError.
+    """
+    from ui.page import mount
+
+    return mount(create_api(settings, engine or build_engine(settings)))
+
+
+def create_api(settings: Settings, engine: Engine) -> FastAPI:
+    """Socket and HTTP routes around an engine; starting the app starts the engine, stopping ends it."""
+    storage = Storage(settings.database_url or sqlite_url(settings.data_dir / "pageturn.db"))
+    chat = ChatService(engine, storage, orphan_timeout=settings.orphan_timeout)
+    context = ApiContext(
+        engine, chat, Metrics(engine), EngineTopics(engine), Rendering(StreamRenderer)
+    )
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await storage.open()
+        try:
+            await chat.start()
+            engine.start()
+            yield
+        finally:
+            await context.drain(settings.shutdown_timeout)
+            await engine.shutdown()
+            await storage.close()
+
+    app = FastAPI(title="Pageturn", lifespan=lifespan, openapi_url=None, redirect_slashes=False)
+    app.state.context = context
+    for router in (operations.router, openai.router, conversations.router, websocket.router):
+        app.include_router(router)
+    install_error_handlers(app)
+    _add_guards(app, settings)
+    return app
+
+
+def build_engine(settings: Settings) -> Engine:
+    """The real engine for the settings' model, not started; fetches the model with a progress bar if it must.
+
+    Raises ConfigError, ModelLoadError.
+    """
+    from engine.async_engine import AsyncEngine
+    from engine.loader.fetch import resolve_model
+
+    files = resolve_model(settings.model, settings.data_dir)
+    return AsyncEngine(settings.engine_config(files.path, files.name))
+
+
+def _add_guards(app: FastAPI, settings: Settings) -> None:
+    """Innermost first: an answer of any guard carries the security headers."""
+    app.add_middleware(BodyLimit)
+    app.add_middleware(OriginCheck)
+    if settings.api_key:
+        app.add_middleware(KeyCheck, key=settings.api_key.get_secret_value())
+    app.add_middleware(SecurityHeaders)
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until a signal; the exit code. 2: an option cannot work; 1: the start failed."""
+    try:
+        settings = load_settings(arguments)
+        _set_up_logging(settings.log_level)
+        listener = bind(settings.host, settings.port)
+        asyncio.run(_serve(create_app(settings), settings, listener))
+    except ConfigError as error:
+        return _fail(error, 2)
+    except (EngineError, StorageError, OSError) as error:
+        return _fail(error, 1)
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+async def _serve(app: FastAPI, settings: Settings, listener: socket.socket) -> None:
+    context: ApiContext = app.state.context
+    server = Server(app, settings.log_level, partial(context.drain, settings.shutdown_timeout))
+    async with app.router.lifespan_context(app):
+        sys.stdout.write(f"Pageturn is at {address_of(listener)}{_key_hint(settings)}\n")
+        sys.stdout.flush()
+        await server.serve(sockets=[listener])
+
+
+def _key_hint(settings: Settings) -> str:
+    return " (open it with ?api_key=KEY)" if settings.api_key else ""
+
+
+def _fail(error: Exception, code: int) -> int:
+    sys.stderr.write(f"{error}\n")
+    return code
+
+
+def _set_up_logging(level: str) -> None:
+    """Our own loggers at `level`, other packages' from warning on; keys in addresses are masked."""
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(HideKeys())
+    for room in ("app", "api", "chat", "engine", "kernels", "storage", "ui"):
+        logging.getLogger(room).setLevel(level.upper())
+    if unknown := unknown_variables():
+        logger.warning("these environment variables are no options: %s", ", ".join(unknown))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
