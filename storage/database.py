@@ -89,9 +89,13 @@ class Database:
             return
         self._closed = True
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._is_sqlite:
-            await self._checkpoint()
-        await self._engine.dispose()
+        try:
+            if self._is_sqlite:
+                await self._checkpoint()
+        except SQLAlchemyError as error:
+            logger.warning("could not empty the write-ahead log: %s", _one_line(error))
+        finally:
+            await self._engine.dispose()
 
     async def _run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         if self._closed:
@@ -103,7 +107,8 @@ class Database:
         try:
             return await asyncio.shield(task)
         except SQLAlchemyError as error:
-            raise StorageError(f"the database {self._url!r} failed: {error}") from error
+            message = f"the database {self._url!r} failed: {_one_line(error)}"
+            raise StorageError(message) from error
 
     async def _read(self, work: Work[Result]) -> Result:
         async with self._readers() as session, session.begin():
@@ -129,6 +134,11 @@ def _parse(url: str) -> URL:
         return make_url(url)
     except SQLAlchemyError as error:
         raise StorageError(f"--database-url: {error}") from error
+
+
+def _one_line(error: SQLAlchemyError) -> str:
+    """What the database itself said, without the statement, which may hold a user's text."""
+    return str(getattr(error, "orig", None) or error).splitlines()[0]
 
 
 def _pool_options(url: URL) -> dict[str, Any]:

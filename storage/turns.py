@@ -45,9 +45,10 @@ async def add_turn(session: AsyncSession, turn: NewTurn) -> StoredTurn:
 async def move_head(session: AsyncSession, conversation: Conversation, message_id: str) -> None:
     """Show a leaf, and remember on every message of its path that this is the way that was viewed."""
     tree = await load_tree(session, conversation.id)
-    for parent, child in tree.changed_views(tree.path(message_id)):
-        statement = update(Message).where(Message.id == parent)
-        await session.execute(statement.values(last_viewed_child_id=child))
+    changed = tree.changed_views(tree.path(message_id))
+    if changed:
+        rows = [{"id": parent, "last_viewed_child_id": child} for parent, child in changed]
+        await session.execute(update(Message), rows)
     conversation.head_id = message_id
 
 

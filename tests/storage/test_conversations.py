@@ -1,0 +1,250 @@
+"""Verbs on conversations and messages, against a real database file."""
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from storage.errors import MissingRowError
+from storage.records import AnswerEnd, ImportedConversation, ImportedMessage
+from storage.storage import Storage
+from tests.storage.turns import new_turn
+
+DONE = AnswerEnd(
+    content="the whole answer",
+    status="done",
+    finish_reason="stop",
+    usage={"prompt_tokens": 3},
+    timings={"ttft_ms": 1.5},
+    kv={"blocks_private": 2},
+)
+
+
+async def test_a_turn_makes_conversation_message_and_generating_answers(storage: Storage) -> None:
+    turn = await storage.conversations.add_turn(
+        new_turn("hi", title="Greeting", seeds=(2**64 - 1, 0), sampling={"top_p": 0.5})
+    )
+    record, tree, messages = await storage.conversations.messages(turn.conversation_id)
+    assert (record.title, record.head_id) == ("Greeting", turn.answer_ids[0])
+    assert record.open_generation_id == "g1"
+    user, *answers = messages
+    assert (user.id, user.role, user.content, user.status) == (
+        turn.user_message_id,
+        "user",
+        "hi",
+        "done",
+    )
+    assert [(a.id, a.status, a.candidate_index, a.seed, a.sampling) for a in answers] == [
+        (turn.answer_ids[0], "generating", 0, 2**64 - 1, {"top_p": 0.5}),
+        (turn.answer_ids[1], "generating", 1, 0, {"top_p": 0.5}),
+    ]
+    assert tree.siblings(turn.answer_ids[1]) == turn.answer_ids
+    assert user.created_at.tzinfo is UTC
+    assert abs((datetime.now(UTC) - user.created_at).total_seconds()) < 60
+
+
+async def test_a_single_answer_opens_no_choice(storage: Storage) -> None:
+    turn = await storage.conversations.add_turn(new_turn())
+    assert (await storage.conversations.get(turn.conversation_id)).open_generation_id is None
+
+
+async def test_order_is_that_of_writing_even_when_the_clock_stands_still(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class StoppedClock(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime(2030, 1, 1, tzinfo=UTC)
+
+    monkeypatch.setattr("storage.turns.datetime", StoppedClock)
+    first = await storage.conversations.add_turn(new_turn("one", seeds=(None, None)))
+    again = new_turn("two", conversation_id=first.conversation_id, parent_id=first.answer_ids[0])
+    second = await storage.conversations.add_turn(again)
+    _, _, messages = await storage.conversations.messages(first.conversation_id)
+    assert [m.id for m in messages] == [
+        first.user_message_id,
+        *first.answer_ids,
+        second.user_message_id,
+        *second.answer_ids,
+    ]
+    assert len({m.created_at for m in messages}) == 5
+
+
+async def test_a_turn_in_a_missing_or_hidden_conversation_stores_nothing(storage: Storage) -> None:
+    turn = await storage.conversations.add_turn(new_turn())
+    await storage.conversations.hide(turn.conversation_id)
+    for conversation_id in (turn.conversation_id, "f" * 32):
+        with pytest.raises(MissingRowError):
+            await storage.conversations.add_turn(new_turn(conversation_id=conversation_id))
+    await storage.conversations.restore(turn.conversation_id)
+    _, _, messages = await storage.conversations.messages(turn.conversation_id)
+    assert len(messages) == 2
+
+
+async def test_select_returns_to_the_leaf_viewed_last(storage: Storage) -> None:
+    """Two branches of two turns; selecting their first answers leads to the ends last on show."""
+    store = storage.conversations
+    first = await store.add_turn(new_turn("one", seeds=(None, None)))
+    left, right = first.answer_ids
+    place = {"conversation_id": first.conversation_id}
+    deep = await store.add_turn(new_turn("left", parent_id=left, **place))
+    deeper = await store.add_turn(new_turn("more", parent_id=deep.answer_ids[0], **place))
+    beside = await store.add_turn(new_turn("else", parent_id=deep.answer_ids[0], **place))
+    assert await store.select(right) == right
+    assert await store.select(left) == beside.answer_ids[0]
+    assert await store.select(deeper.user_message_id) == deeper.answer_ids[0]
+    assert await store.select(right) == right
+    assert await store.select(left) == deeper.answer_ids[0]
+    assert await store.select(first.user_message_id) == deeper.answer_ids[0]
+    record = await store.get(first.conversation_id)
+    assert record.head_id == deeper.answer_ids[0]
+
+
+async def test_select_closes_open_candidates(storage: Storage) -> None:
+    turn = await storage.conversations.add_turn(new_turn(seeds=(None, None)))
+    await storage.conversations.select(turn.answer_ids[1])
+    record = await storage.conversations.get(turn.conversation_id)
+    assert (record.head_id, record.open_generation_id) == (turn.answer_ids[1], None)
+
+
+async def test_the_view_holds_path_and_open_candidates(storage: Storage) -> None:
+    first = await storage.conversations.add_turn(new_turn("one"))
+    second = await storage.conversations.add_turn(
+        new_turn(
+            "two",
+            conversation_id=first.conversation_id,
+            parent_id=first.answer_ids[0],
+            seeds=(None, None),
+        )
+    )
+    record, tree, messages = await storage.conversations.view(first.conversation_id)
+    path = [first.user_message_id, first.answer_ids[0], second.user_message_id]
+    assert tree.path(record.head_id) == [*path, second.answer_ids[0]]
+    assert set(messages) == {*path, *second.answer_ids}
+    found = await storage.conversations.path(second.user_message_id)
+    assert [m.id for m in found] == path
+
+
+async def test_a_late_checkpoint_never_overwrites_a_final_answer(storage: Storage) -> None:
+    turn = await storage.conversations.add_turn(new_turn())
+    answer = turn.answer_ids[0]
+    await storage.conversations.save_texts({answer: "the wh"})
+    assert (await storage.conversations.message(answer)).content == "the wh"
+    await storage.conversations.end_answer(answer, DONE)
+    await storage.conversations.save_texts({answer: "the who"})
+    assert await storage.conversations.interrupt_leftovers() == 0
+    stored = await storage.conversations.message(answer)
+    assert (stored.content, stored.status, stored.finish_reason) == (
+        "the whole answer",
+        "done",
+        "stop",
+    )
+    assert (stored.usage, stored.timings, stored.kv) == (DONE.usage, DONE.timings, DONE.kv)
+
+
+async def test_leftovers_become_interrupted_and_keep_their_text(storage: Storage) -> None:
+    turn = await storage.conversations.add_turn(new_turn(seeds=(None, None)))
+    await storage.conversations.save_texts({turn.answer_ids[0]: "half an ans"})
+    await storage.conversations.end_answer(turn.answer_ids[1], DONE)
+    assert await storage.conversations.interrupt_leftovers() == 1
+    stored = await storage.conversations.message(turn.answer_ids[0])
+    assert (stored.status, stored.content) == ("interrupted", "half an ans")
+
+
+async def test_find_searches_titles_and_texts_newest_first(storage: Storage) -> None:
+    store = storage.conversations
+    ids = [
+        (await store.add_turn(new_turn(text, title=title))).conversation_id
+        for title, text in (("Rivers", "about the Rhine"), ("50%_off", "sale"), ("Cats", "purr"))
+    ]
+    assert [record.id for record in await store.find()] == ids[::-1]
+    assert [record.id for record in await store.find("RIV")] == [ids[0]]
+    assert [record.id for record in await store.find("rhine")] == [ids[0]]
+    assert [record.id for record in await store.find("50%_")] == [ids[1]]
+    assert await store.find("%") == (await store.get(ids[1]),)
+    await store.hide(ids[1])
+    assert [record.id for record in await store.find()] == [ids[2], ids[0]]
+
+
+async def test_update_changes_only_what_is_named(storage: Storage) -> None:
+    turn = await storage.conversations.add_turn(new_turn())
+    before = await storage.conversations.get(turn.conversation_id)
+    await storage.conversations.update(
+        before.id, {"title": "new", "pinned": True, "sampling": {"top_k": 4}}
+    )
+    after = await storage.conversations.get(before.id)
+    assert (after.title, after.pinned, after.sampling) == ("new", True, {"top_k": 4})
+    assert (after.updated_at, after.head_id) == (before.updated_at, before.head_id)
+
+
+async def test_purge_leaves_no_orphan_rows_however_deep(
+    storage: Storage, database_path: Path
+) -> None:
+    messages = tuple(
+        ImportedMessage(
+            parent=position - 1 if position else None, role="user", content="x", status="done"
+        )
+        for position in range(1500)
+    )
+    imported = ImportedConversation(
+        title="deep", system_prompt=None, sampling={}, pinned=False, head=None, messages=messages
+    )
+    conversation_id = await storage.conversations.add_import(imported)
+    kept = await storage.conversations.add_turn(new_turn())
+    _, _, path = await storage.conversations.view(conversation_id)
+    assert len(path) == 1500
+    await storage.conversations.hide(conversation_id)
+    await storage.conversations.purge(conversation_id)
+    with pytest.raises(MissingRowError):
+        await storage.conversations.restore(conversation_id)
+    with closing(sqlite3.connect(database_path)) as connection:
+        owners = connection.execute("select distinct conversation_id from messages").fetchall()
+        assert connection.execute("pragma foreign_key_check").fetchall() == []
+    assert owners == [(kept.conversation_id,)]
+
+
+async def test_an_imported_tree_gets_new_ids_and_keeps_its_shape(storage: Storage) -> None:
+    first = ImportedMessage(parent=None, role="user", content="q", status="done")
+    answers = [
+        ImportedMessage(
+            parent=0,
+            role="assistant",
+            content=text,
+            status="done",
+            generation_id="old",
+            candidate_index=index,
+        )
+        for index, text in enumerate(("a", "b"))
+    ]
+    imported = ImportedConversation(
+        title="t",
+        system_prompt="be brief",
+        sampling={"top_p": 0.9},
+        pinned=True,
+        head=1,
+        messages=(first, *answers),
+    )
+    one, two = [await storage.conversations.add_import(imported) for _ in range(2)]
+    assert one != two
+    record, tree, messages = await storage.conversations.messages(one)
+    assert (record.title, record.system_prompt, record.pinned) == ("t", "be brief", True)
+    assert [m.content for m in messages] == ["q", "a", "b"]
+    assert tree.path(record.head_id) == [messages[0].id, messages[1].id]
+    assert messages[1].generation_id == messages[2].generation_id != "old"
+
+
+async def test_simultaneous_turns_are_all_kept_in_one_order(storage: Storage) -> None:
+    first = await storage.conversations.add_turn(new_turn())
+    place = {"conversation_id": first.conversation_id, "parent_id": first.answer_ids[0]}
+    await asyncio.gather(
+        *(storage.conversations.add_turn(new_turn(f"{i}", **place)) for i in range(10))
+    )
+    _, tree, messages = await storage.conversations.messages(first.conversation_id)
+    times = [m.created_at for m in messages]
+    assert len(messages) == 22
+    assert times == sorted(set(times))
+    record = await storage.conversations.get(first.conversation_id)
+    assert tree.viewed_leaf(first.user_message_id) == record.head_id

@@ -1,0 +1,63 @@
+"""The migrations lead to exactly the tables of storage/models.py."""
+
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, create_engine, inspect, text
+
+from storage.database import sqlite_url
+from storage.migrate import migration_config, upgrade
+from storage.models import Base
+from storage.storage import Storage
+from tests.storage.turns import new_turn
+
+
+@pytest.fixture
+def connection(tmp_path: Path):
+    engine = create_engine(f"sqlite:///{tmp_path / 'migrated.db'}")
+    with engine.begin() as connection:
+        yield connection
+    engine.dispose()
+
+
+def test_migrated_schema_equals_the_models(connection: Connection) -> None:
+    upgrade(connection)
+    context = MigrationContext.configure(connection, opts={"compare_type": True})
+    assert compare_metadata(context, Base.metadata) == []
+
+
+def test_foreign_keys_equal_the_models(connection: Connection) -> None:
+    upgrade(connection)
+    found = {
+        (
+            tuple(key["constrained_columns"]),
+            key["referred_table"],
+            key.get("options", {}).get("ondelete"),
+        )
+        for key in inspect(connection).get_foreign_keys("messages")
+    }
+    assert found == {
+        (("conversation_id",), "conversations", "CASCADE"),
+        (("parent_id",), "messages", None),
+    }
+
+
+def test_upgrading_twice_changes_nothing(connection: Connection) -> None:
+    upgrade(connection)
+    upgrade(connection)
+    heads = ScriptDirectory.from_config(migration_config()).get_heads()
+    found = connection.execute(text("select version_num from alembic_version")).scalars().all()
+    assert list(found) == list(heads)
+    assert len(heads) == 1
+
+
+async def test_opening_again_keeps_what_is_there(storage: Storage, database_path: Path) -> None:
+    await storage.conversations.add_turn(new_turn())
+    await storage.close()
+    again = Storage(sqlite_url(database_path))
+    await again.open()
+    assert len(await again.conversations.find()) == 1
+    await again.close()
