@@ -57,7 +57,7 @@ class GGUFFile:
             infos = [cursor.tensor_info() for _ in range(num_tensors)]
             alignment = int(self.metadata.get("general.alignment", DEFAULT_ALIGNMENT))
             start = -(-cursor.position // alignment) * alignment
-            self.tensors = {name: self._tensor(name, *rest, start) for name, *rest in infos}
+            self.tensors = {info[0]: self._tensor(*info, start) for info in infos}
         except (struct.error, ValueError, OSError, UnicodeDecodeError) as error:
             raise ModelLoadError(f"{path} is not a readable GGUF file: {error}") from error
 
@@ -82,7 +82,7 @@ class _Cursor:
     """Walks the head of the file; every method reads one thing and moves on."""
 
     def __init__(self, data: np.ndarray) -> None:
-        self.data = memoryview(data)  # slices of it cost no copy
+        self.data = data.data  # slices of it cost no copy
         self.position = 0
 
     def header(self, path: Path) -> tuple[int, int]:

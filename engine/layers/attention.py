@@ -1,0 +1,34 @@
+"""Attention over the paged KV pool. Where each token's keys and values lie comes from the step's context."""
+
+import torch
+
+from engine.attention_metadata import current_metadata
+from kernels.ops import KernelBackend
+
+
+class Attention:
+    """Stores new keys and values in the pool, then attends to all a sequence has there."""
+
+    def __init__(self, head_dim: int, ops: KernelBackend) -> None:
+        self.scale = head_dim**-0.5
+        self.ops = ops
+        self.key_cache = self.value_cache = torch.empty(0)
+
+    def bind(self, kv_cache: torch.Tensor) -> None:
+        """Use this layer's part of the pool [2, num_blocks, num_kv_heads, block_size, head_dim]."""
+        self.key_cache, self.value_cache = kv_cache.unbind(0)
+
+    def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """query [num_tokens, num_heads, head_dim], key and value [num_tokens, num_kv_heads, head_dim]."""
+        step = current_metadata()
+        self.ops.store_kv_cache(key, value, self.key_cache, self.value_cache, step.slot_mapping)
+        return self.ops.paged_attention(
+            query,
+            self.key_cache,
+            self.value_cache,
+            step.block_tables,
+            step.seq_lens,
+            step.query_start_loc,
+            step.max_query_len,
+            self.scale,
+        )

@@ -1,0 +1,100 @@
+"""What a Llama-family model looks like, read from a transformers configuration and checked by name."""
+
+from dataclasses import dataclass
+
+from transformers import PretrainedConfig
+
+from engine.errors import ModelLoadError
+from engine.layers.rotary_embedding import ROPE_TYPES
+
+ARCHITECTURES = (
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Sizes and variants. `sliding_window` limits the context: inside one window, full attention is the same.
+
+    `qkv_bias`, `output_bias`, `mlp_bias` say which projections have a bias, `qk_norm` whether each head of q and k is
+    normalised. `rope` is the source of the rotary frequencies.
+    """
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    max_position_embeddings: int
+    sliding_window: int | None
+    tie_word_embeddings: bool
+    qkv_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    rope: PretrainedConfig
+
+    @property
+    def max_context(self) -> int:
+        """The most tokens a sequence may have."""
+        return min(
+            self.max_position_embeddings, self.sliding_window or self.max_position_embeddings
+        )
+
+
+def parse_config(source: PretrainedConfig) -> ModelConfig:
+    """Raises ModelLoadError naming what is not supported."""
+    architecture = _architecture(source)
+    _require(source, "hidden_act", getattr(source, "hidden_act", "silu"), ("silu",))
+    rope = source.rope_parameters or {}
+    _require(source, "rope_parameters.rope_type", rope.get("rope_type", "default"), ROPE_TYPES)
+    rotated = rope.get("partial_rotary_factor", 1.0) or 1.0
+    _require(source, "rope_parameters.partial_rotary_factor", rotated, (1.0,))
+    qkv_bias = architecture == "Qwen2ForCausalLM" or getattr(source, "attention_bias", False)
+    num_heads = source.num_attention_heads
+    return ModelConfig(
+        architecture=architecture,
+        vocab_size=source.vocab_size,
+        hidden_size=source.hidden_size,
+        intermediate_size=source.intermediate_size,
+        num_layers=source.num_hidden_layers,
+        num_heads=num_heads,
+        num_kv_heads=getattr(source, "num_key_value_heads", None) or num_heads,
+        head_dim=getattr(source, "head_dim", None) or source.hidden_size // num_heads,
+        rms_norm_eps=source.rms_norm_eps,
+        max_position_embeddings=source.max_position_embeddings,
+        sliding_window=getattr(source, "sliding_window", None),
+        tie_word_embeddings=bool(source.tie_word_embeddings),
+        qkv_bias=qkv_bias,
+        output_bias=qkv_bias and architecture != "Qwen2ForCausalLM",
+        mlp_bias=getattr(source, "mlp_bias", False),
+        qk_norm=architecture == "Qwen3ForCausalLM",
+        rope=source,
+    )
+
+
+def _architecture(source: PretrainedConfig) -> str:
+    for name in source.architectures or [f"an unnamed {source.model_type}"]:
+        if name in ARCHITECTURES:
+            return name
+    raise ModelLoadError(
+        f"architecture {(source.architectures or [source.model_type])[0]!r} is not supported; "
+        f"supported: {', '.join(ARCHITECTURES)}"
+    )
+
+
+def _require(
+    source: PretrainedConfig, field: str, value: object, allowed: tuple[object, ...]
+) -> None:
+    if value not in allowed:
+        raise ModelLoadError(
+            f"{source.model_type} with {field} {value!r} is not supported; "
+            f"supported: {', '.join(map(str, allowed))}"
+        )

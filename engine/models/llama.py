@@ -1,0 +1,132 @@
+"""The Llama family (Touvron et al. 2023): Llama, Mistral, Qwen2 (q, k, v biases), Qwen3 (q and k norms), SmolLM.
+
+Between layers travel `hidden`, what the last block added, and `residual`, the sum so far in float32: rounding that sum
+to a short float at every layer would cost most of the accuracy. Weights come fused: q, k and v in one matrix, gate and
+up in another.
+"""
+
+import torch
+
+from engine.layers.attention import Attention
+from engine.layers.rms_norm import RMSNorm
+from engine.layers.rotary_embedding import build_cos_sin
+from engine.loader.weights import ModelWeights
+from engine.models.config import ModelConfig
+from kernels.ops import KernelBackend
+
+
+class LlamaAttention:
+    """Grouped-query attention with rotary positions."""
+
+    def __init__(
+        self, config: ModelConfig, weights: ModelWeights, prefix: str, ops: KernelBackend
+    ) -> None:
+        self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
+        self.head_dim = config.head_dim
+        self.ops = ops
+        self.qkv_proj = weights.linear(
+            f"{prefix}.q_proj", f"{prefix}.k_proj", f"{prefix}.v_proj", bias=config.qkv_bias
+        )
+        self.o_proj = weights.linear(f"{prefix}.o_proj", bias=config.output_bias)
+        self.q_norm = self.k_norm = None
+        if config.qk_norm:
+            self.q_norm = RMSNorm(weights.vector(f"{prefix}.q_norm"), config.rms_norm_eps, ops)
+            self.k_norm = RMSNorm(weights.vector(f"{prefix}.k_norm"), config.rms_norm_eps, ops)
+        self.attention = Attention(config.head_dim, ops)
+
+    def __call__(
+        self, x: torch.Tensor, positions: torch.Tensor, cos_sin: torch.Tensor
+    ) -> torch.Tensor:
+        num_heads = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
+        qkv = self.qkv_proj(x).view(len(x), -1, self.head_dim)
+        query, key, value = qkv.split(num_heads, dim=1)
+        if self.q_norm is not None and self.k_norm is not None:
+            query, key = self._normalise(query, self.q_norm), self._normalise(key, self.k_norm)
+        self.ops.rotary(query, key, positions, cos_sin)
+        return self.o_proj(self.attention(query, key, value).view(len(x), -1))
+
+    def _normalise(self, heads: torch.Tensor, norm: RMSNorm) -> torch.Tensor:
+        return norm(heads.reshape(-1, self.head_dim)).view(heads.shape)
+
+
+class LlamaMLP:
+    """down(silu(gate(x)) * up(x))"""
+
+    def __init__(
+        self, config: ModelConfig, weights: ModelWeights, prefix: str, ops: KernelBackend
+    ) -> None:
+        self.ops = ops
+        self.gate_up_proj = weights.linear(
+            f"{prefix}.gate_proj", f"{prefix}.up_proj", bias=config.mlp_bias
+        )
+        self.down_proj = weights.linear(f"{prefix}.down_proj", bias=config.mlp_bias)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(self.ops.silu_and_mul(self.gate_up_proj(x)))
+
+
+class LlamaDecoderLayer:
+    """Normalise, attend, normalise, transform; each block's output joins the residual at the next norm."""
+
+    def __init__(
+        self, config: ModelConfig, weights: ModelWeights, prefix: str, ops: KernelBackend
+    ) -> None:
+        self.input_layernorm = RMSNorm(
+            weights.vector(f"{prefix}.input_layernorm"), config.rms_norm_eps, ops
+        )
+        self.post_attention_layernorm = RMSNorm(
+            weights.vector(f"{prefix}.post_attention_layernorm"), config.rms_norm_eps, ops
+        )
+        self.self_attn = LlamaAttention(config, weights, f"{prefix}.self_attn", ops)
+        self.mlp = LlamaMLP(config, weights, f"{prefix}.mlp", ops)
+
+    def __call__(
+        self,
+        hidden: torch.Tensor,
+        residual: torch.Tensor,
+        positions: torch.Tensor,
+        cos_sin: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        x, residual = self.input_layernorm.add(hidden, residual)
+        hidden = self.self_attn(x, positions, cos_sin)
+        x, residual = self.post_attention_layernorm.add(hidden, residual)
+        return self.mlp(x), residual
+
+
+class LlamaForCausalLM:
+    """The whole model, over positions below `max_model_len`."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: ModelWeights,
+        ops: KernelBackend,
+        *,
+        max_model_len: int,
+    ) -> None:
+        self.config, self.dtype = config, weights.dtype
+        self.embed_tokens, self.lm_head = weights.embedding_and_head(config.tie_word_embeddings)
+        self.layers = [
+            LlamaDecoderLayer(config, weights, f"model.layers.{layer}", ops)
+            for layer in range(config.num_layers)
+        ]
+        self.norm = RMSNorm(weights.vector("model.norm"), config.rms_norm_eps, ops)
+        cos_sin = build_cos_sin(config.rope, config.head_dim, max_model_len, weights.rope_factors())
+        self.cos_sin = cos_sin.to(weights.device)
+
+    def bind_kv_cache(self, kv_cache: torch.Tensor) -> None:
+        """Attend over the pool [num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim]."""
+        for layer, part in zip(self.layers, kv_cache.unbind(0), strict=True):
+            layer.self_attn.attention.bind(part)
+
+    def __call__(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Final states [num_tokens, hidden_size] float32 of input_ids, positions [num_tokens], not normalised."""
+        residual = self.embed_tokens(input_ids)
+        hidden = torch.zeros_like(residual, dtype=self.dtype)
+        for layer in self.layers:
+            hidden, residual = layer(hidden, residual, positions, self.cos_sin)
+        return residual + hidden
+
+    def compute_logits(self, states: torch.Tensor) -> torch.Tensor:
+        """Logits [num_rows, vocab_size] float32 of final states [num_rows, hidden_size]."""
+        return self.lm_head(self.norm(states))
