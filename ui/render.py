@@ -74,14 +74,20 @@ def _start(block: list[Token]) -> int:
     return block[0].map[0]
 
 
+def _deciding_line(block: list[Token]) -> int:
+    """The line that, once complete, makes this block a block: a table needs its separator, maths its closing `$$`."""
+    assert block[0].map is not None, "a top-level block has a line range"
+    start, end = block[0].map
+    return {"table_open": start + 1, "math_block": end - 1}.get(block[0].type, start)
+
+
 def _count_finished(blocks: list[list[Token]], lines: list[str]) -> int:
-    """How many leading blocks can no longer change: the next one stands on a complete line, and no `$$` is open."""
+    """How many leading blocks can no longer change: the next one is decided, and no `$$` before it is open."""
     last_complete = len(lines) - 2
     limit = _open_math_line(blocks, lines)
     finished = 0
     for following in range(1, len(blocks)):
-        start = _start(blocks[following])
-        if start > last_complete or start > limit:
+        if _deciding_line(blocks[following]) > last_complete or _start(blocks[following]) > limit:
             break
         finished = following
     return finished

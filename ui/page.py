@@ -1,0 +1,164 @@
+"""The page: a Gradio shell (theme, tabs, sidebar, settings) around islands that our own scripts draw.
+
+The islands (ui/islands/*.html) are static markup; ui/static/*.js fills them over one WebSocket. Nothing of a user ever
+passes through Gradio: its templates are executable, and its events cost a request each. Truth lives on the server and
+preferences in the browser, so there is no `gr.State`.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+
+import gradio as gr
+from fastapi import FastAPI
+from fastapi.staticfiles import StaticFiles
+
+_HERE = Path(__file__).parent
+STATIC = _HERE / "static"
+SCRIPTS = (
+    "core.js",
+    "socket.js",
+    "settings.js",
+    "live.js",
+    "messages.js",
+    "candidates.js",
+    "composer.js",
+    "conversations.js",
+    "chat.js",
+    "charts.js",
+    "dashboard.js",
+    "start.js",
+)
+STYLES = ("page.css", "chat.css", "dashboard.css")
+MAX_THREADS = 8
+_FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif")
+_MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
+# A promise of the page's scripts: the shell mounts islands and runs events before or after they have come.
+_READY = (
+    "(window.pageturnReady ??= (() => { let go; const ready = new Promise((done) => (go = done)); "
+    "return Object.assign(ready, { go }); })())"
+)
+_CLOSE_ON_PHONE = "() => ({ open: window.innerWidth > 768, __type__: 'update' })"
+
+
+def build_ui() -> gr.Blocks:
+    """The page's components. Theme, scripts and styles are given when it is mounted."""
+    with gr.Blocks(title="Pageturn", analytics_enabled=False, fill_width=True) as page:
+        with gr.Sidebar(open=True, width=288, elem_id="pt-sidebar") as sidebar:
+            _island("sidebar", "conversations.mount")
+        with gr.Tabs(elem_classes="pt-tabs"):
+            with gr.Tab("Chat", elem_classes="pt-tab"):
+                _island("chat", "chat.mount")
+            with gr.Tab("Dashboard", elem_classes="pt-tab"):
+                _island("dashboard", "dashboard.mount")
+            with gr.Tab("Settings", elem_classes="pt-tab"):
+                _settings(page)
+        page.load(None, None, sidebar, js=_CLOSE_ON_PHONE, show_progress="hidden")
+    return page
+
+
+def mount(app: FastAPI) -> FastAPI:
+    """Serve the page at `/` and its files at `/static/pageturn`; routes added to `app` before this come first."""
+    app.mount("/static/pageturn", StaticFiles(directory=STATIC), name="static")
+    page = build_ui()
+    page.max_threads = MAX_THREADS
+    page.queue(default_concurrency_limit=None, api_open=False)
+    return gr.mount_gradio_app(
+        app,
+        page,
+        path="/",
+        head=_head(),
+        theme=_theme(),
+        footer_links=[],
+        run_history=False,
+        ssr_mode=False,
+        pwa=False,
+        enable_monitoring=False,
+        show_error=False,
+        favicon_path=str(STATIC / "favicon.svg"),
+    )
+
+
+def _island(name: str, script: str) -> gr.HTML:
+    markup = (_HERE / "islands" / f"{name}.html").read_text()
+    return gr.HTML(
+        html_template=markup,
+        js_on_load=f"{_READY}.then((page) => page.{script}(element))",
+        apply_default_css=False,
+        elem_classes="pt-island",
+    )
+
+
+def _settings(page: gr.Blocks) -> None:
+    """Defaults of this browser, kept in its localStorage; the island below belongs to the open conversation."""
+    with gr.Column(elem_classes="pt-settings"):
+        gr.Markdown("## New answers")
+        temperature = gr.Slider(
+            0, 2, 0.8, step=0.05, label="Temperature", info="0 always takes the likeliest word"
+        )
+        top_p = gr.Slider(
+            0.05, 1, 1, step=0.05, label="Top p", info="draw from the likeliest words only"
+        )
+        max_tokens = gr.Slider(
+            16, 4096, 1024, step=16, label="Longest answer", info="in tokens, as far as it fits"
+        )
+        reset = gr.Button("Back to the defaults", size="sm", elem_classes="pt-reset")
+        gr.Markdown("## This conversation")
+        _island("system_prompt", "settings.systemPrompt")
+        gr.Markdown("## Appearance")
+        theme = gr.Radio(["System", "Light", "Dark"], value="System", label="Theme")
+    sliders = [temperature, top_p, max_tokens]
+    for slider in sliders:
+        slider.change(None, sliders, None, js="(...values) => Pageturn.settings.save(...values)")
+    theme.change(None, [theme], None, js="(value) => Pageturn.settings.setTheme(value)")
+    reset.click(None, None, sliders, js="() => Pageturn.settings.reset()")
+    page.load(None, None, [*sliders, theme], js=f"async () => (await {_READY}).settings.load()")
+
+
+def _head() -> str:
+    """Styles and, in this order, scripts. The shell adds them one by one, so a loader keeps their order."""
+    styles = [f'<link rel="stylesheet" href="{_address(name)}">' for name in STYLES]
+    loader = (
+        f"for (const src of {json.dumps([_address(name) for name in SCRIPTS])}) "
+        "document.head.append(Object.assign(document.createElement('script'), { src, async: false }));"
+    )
+    return "\n".join([*styles, f"<script>{loader}</script>"])
+
+
+def _address(name: str) -> str:
+    """A changed file has a new address."""
+    digest = hashlib.blake2b((STATIC / name).read_bytes(), digest_size=6).hexdigest()
+    return f"static/pageturn/{name}?v={digest}"
+
+
+def _theme() -> gr.themes.Base:
+    """System fonts (nothing is fetched) and an indigo that passes contrast on white and under white text."""
+    return gr.themes.Base(
+        primary_hue=gr.themes.colors.indigo,
+        neutral_hue=gr.themes.colors.slate,
+        font=_FONTS,
+        font_mono=_MONO,
+        radius_size=gr.themes.sizes.radius_lg,
+    ).set(
+        body_background_fill="#ffffff",
+        body_background_fill_dark="#0f1117",
+        background_fill_primary_dark="#171a22",
+        background_fill_secondary_dark="#13161d",
+        block_background_fill_dark="#171a22",
+        border_color_primary="#e3e6ec",
+        border_color_primary_dark="#2b303c",
+        body_text_color="#1a1f2b",
+        body_text_color_dark="#e6e8ee",
+        body_text_color_subdued="#5a6373",
+        body_text_color_subdued_dark="#a0a8b8",
+        block_info_text_color="#5a6373",
+        block_info_text_color_dark="#a0a8b8",
+        button_primary_background_fill="#4f46e5",
+        button_primary_background_fill_hover="#4338ca",
+        button_primary_text_color="#ffffff",
+        slider_color="#4f46e5",
+        slider_color_dark="#818cf8",
+        color_accent="#4f46e5",
+        link_text_color="#4338ca",
+        link_text_color_dark="#a5b4fc",
+    )

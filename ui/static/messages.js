@@ -1,0 +1,194 @@
+// One message of the transcript: its text (frozen blocks and a tail), what happened to it, and its buttons.
+"use strict";
+
+(function (P) {
+  const { h } = P;
+
+  // The text of an answer: `frozen` only grows while it streams, `tail` is replaced. Used by messages and candidates.
+  P.Prose = class {
+    constructor() {
+      this.frozen = h("div", { class: "pt-frozen" });
+      this.tail = h("div", { class: "pt-tail" });
+      this.node = h("div", { class: "pt-prose" }, this.frozen, this.tail);
+      this.frozenHtml = this.tailHtml = "";
+    }
+
+    // Writes only what differs, so that a selection in finished text survives.
+    set(frozenHtml, tailHtml) {
+      if (frozenHtml !== this.frozenHtml) {
+        if (this.frozenHtml && frozenHtml.startsWith(this.frozenHtml)) {
+          this.frozen.insertAdjacentHTML("beforeend", frozenHtml.slice(this.frozenHtml.length));
+        } else {
+          this.frozen.innerHTML = frozenHtml;
+        }
+        this.frozenHtml = frozenHtml;
+      }
+      if (tailHtml !== this.tailHtml) this.tail.innerHTML = this.tailHtml = tailHtml;
+    }
+
+    get isEmpty() {
+      return !this.frozenHtml && !this.tailHtml;
+    }
+  };
+
+  // A person's own words are shown as they were typed.
+  P.plainHtml = (text) => {
+    const node = h("p", { class: "pt-plain" });
+    node.textContent = text;
+    return node.outerHTML;
+  };
+
+  // "128 tokens · 61.2 tokens/s · first after 210 ms", as far as it is known.
+  P.usageLine = function (message) {
+    const { usage, timings } = message;
+    if (!usage) return "";
+    const parts = [P.plural(usage.completion_tokens, "token")];
+    if (timings?.tokens_per_second) parts.push(`${timings.tokens_per_second.toFixed(1)} tokens/s`);
+    if (timings?.ttft_ms) parts.push(`first after ${P.milliseconds(timings.ttft_ms)}`);
+    return parts.join(" · ");
+  };
+
+  P.blocksLine = function (kv) {
+    return kv ? `shared ${P.plural(kv.blocks_shared, "block")} · private ${kv.blocks_private}` : "";
+  };
+
+  P.receiptLine = (kv) => (kv ? `${P.plural(kv.blocks_released, "block")} freed in ${kv.release_ms.toFixed(1)} ms` : "");
+
+  P.finishLabel = (reason) => ({ stop: "complete", length: "reached the length limit", abort: "stopped", error: "failed" })[reason] || "";
+
+  // How an answer ended, when that is worth a line: {text, retry}.
+  P.endNote = function (message) {
+    const { status, finish_reason, kv } = message;
+    if (status === "stopped") return { text: ["Stopped", P.receiptLine(kv)].filter(Boolean).join(" · ") };
+    if (status === "interrupted") return { text: "Interrupted: the server stopped while this was being written.", retry: true };
+    if (status === "error") return { text: message.error || "This answer failed.", retry: true };
+    if (finish_reason === "length") return { text: "The length limit was reached here." };
+    return null;
+  };
+
+  P.progressNode = function (progress) {
+    if (!progress || progress.prompt_tokens <= progress.computed_tokens) {
+      return h("div", { class: "pt-thinking", "aria-label": "Waiting for the first words" }, h("i"), h("i"), h("i"));
+    }
+    const bar = h("progress", { max: progress.prompt_tokens, "aria-label": "Reading the prompt" });
+    bar.value = progress.computed_tokens;
+    const words = `Reading the prompt: ${P.number(progress.computed_tokens)} of ${P.number(progress.prompt_tokens)} tokens`;
+    return h("div", { class: "pt-progress" }, h("span", {}, words), bar);
+  };
+
+  P.MessageView = class {
+    // `actions`: select, edit, regenerate, isBusy.
+    constructor(message, actions) {
+      this.id = message.id;
+      this.actions = actions;
+      this.prose = new P.Prose();
+      this.wait = h("div", { class: "pt-wait" });
+      this.note = h("div", { class: "pt-note" });
+      this.foot = h("footer", { class: "pt-foot" });
+      this.node = h("article", { class: `pt-message pt-${message.role}`, "data-id": message.id, tabindex: 0 }, this.prose.node, this.wait, this.note, this.foot);
+      this.node.addEventListener("keydown", (event) => this.onKey(event));
+      this.update(message);
+    }
+
+    update(message) {
+      this.message = message;
+      this.generating = message.status === "generating";
+      this.node.dataset.status = message.status;
+      const { sibling_ids: siblings } = message;
+      this.version = siblings.indexOf(message.id);
+      const who = message.role === "user" ? "You" : "Assistant";
+      this.node.setAttribute("aria-label", siblings.length > 1 ? `${who}, version ${this.version + 1} of ${siblings.length}` : who);
+      this.drawNote();
+      this.drawFoot();
+      if (!this.generating || this.prose.isEmpty) this.prose.set(message.role === "user" ? P.plainHtml(message.content) : message.html, "");
+      if (!this.generating) this.setProgress(undefined);
+    }
+
+    // Live text of a generation; `progress` is null once there is text, undefined when nothing is awaited.
+    setLive(part, progress) {
+      this.prose.set(part.html, part.tail);
+      this.setProgress(this.prose.isEmpty ? progress : undefined);
+    }
+
+    setProgress(progress) {
+      this.wait.replaceChildren(...(progress === undefined ? [] : [P.progressNode(progress)]));
+    }
+
+    drawNote() {
+      const note = P.endNote(this.message);
+      this.note.replaceChildren();
+      if (!note || this.message.role === "user") return;
+      this.note.append(h("span", {}, note.text));
+      if (note.retry) this.note.append(P.button("again", "Retry", () => this.actions.regenerate(this.message, 1)));
+    }
+
+    drawFoot() {
+      const focused = this.foot.contains(document.activeElement) ? document.activeElement.dataset.action : null;
+      this.foot.replaceChildren(...(this.generating ? [] : this.footParts()));
+      if (focused) this.foot.querySelector(`[data-action="${focused}"]`)?.focus({ preventScroll: true });
+    }
+
+    footParts() {
+      const { message } = this;
+      const parts = [];
+      if (message.sibling_ids.length > 1) parts.push(this.versionSwitch());
+      parts.push(P.iconButton("copy", "Copy", (event) => P.copyText(message.content, event.currentTarget), { "data-action": "copy" }));
+      if (message.role === "user") {
+        parts.push(P.iconButton("edit", "Edit and resend", () => this.openEditor(), { "data-action": "edit" }));
+        return parts;
+      }
+      parts.push(P.iconButton("again", "Regenerate", () => this.actions.regenerate(message, 1), { "data-action": "regenerate" }));
+      parts.push(P.button("three", "Regenerate ×3", () => this.actions.regenerate(message, 3), { "data-action": "three", class: "pt-button pt-quiet" }));
+      parts.push(h("span", { class: "pt-meta", title: P.blocksLine(message.kv) }, P.usageLine(message)));
+      return parts;
+    }
+
+    versionSwitch() {
+      const siblings = this.message.sibling_ids;
+      const step = (name, label, by) =>
+        P.iconButton(name, label, () => this.step(by), { "data-action": name, "aria-disabled": siblings[this.version + by] ? null : "true" });
+      const count = h("span", { class: "pt-count" }, `${this.version + 1}/${siblings.length}`);
+      return h("span", { class: "pt-versions", role: "group", "aria-label": "Versions" }, step("left", "Previous version", -1), count, step("right", "Next version", 1));
+    }
+
+    step(by) {
+      const target = this.message.sibling_ids[this.version + by];
+      if (target) this.actions.select(target, this);
+    }
+
+    onKey(event) {
+      if (event.target !== this.node || !["ArrowLeft", "ArrowRight"].includes(event.key)) return;
+      event.preventDefault();
+      this.step(event.key === "ArrowLeft" ? -1 : 1);
+    }
+
+    openEditor() {
+      if (this.node.querySelector(".pt-editor")) return;
+      const area = h("textarea", { class: "pt-field", "aria-label": "Your message", rows: 3 });
+      const close = () => {
+        editor.remove();
+        this.node.classList.remove("pt-editing");
+        this.foot.querySelector('[data-action="edit"]')?.focus();
+      };
+      const save = async () => area.value.trim() && (await this.actions.edit(this.message, area.value)) && close();
+      area.value = this.message.content;
+      area.addEventListener("keydown", (event) => {
+        if (event.key === "Escape") (event.stopPropagation(), close());
+        if (event.key === "Enter" && !event.shiftKey && !event.isComposing) (event.preventDefault(), save());
+      });
+      const buttons = h("div", { class: "pt-editor-buttons" }, P.button(null, "Cancel", close), P.button("up", "Send", save, { class: "pt-button pt-primary" }));
+      const editor = h("div", { class: "pt-editor" }, area, buttons);
+      this.node.classList.add("pt-editing");
+      this.prose.node.after(editor);
+      area.style.height = `${Math.min(area.scrollHeight + 2, 320)}px`;
+      area.focus();
+    }
+  };
+
+  // Copy buttons of code blocks, wherever they are: text comes and goes, one listener stays.
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest?.(".pt-copy-code");
+    if (button) P.copyText(button.closest(".pt-code").querySelector("code").textContent, button);
+  });
+
+})(window.Pageturn);
