@@ -5,11 +5,13 @@ code. Arguments are int64 (addresses, counts, strides in bytes) or float32. Ever
 same order for a row, whatever rows are beside it: nothing here is marked "fast", so LLVM must not reassociate.
 """
 
+import inspect
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numba
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -18,6 +20,9 @@ from numba.extending import intrinsic
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F16, F32 = ir.HalfType(), ir.FloatType()
 LANES = 16
+
+routine = numba.njit(nogil=True, error_model="numpy")
+"""Decorator of the functions that call kernels: compiled into the step, never by themselves."""
 
 
 class _BFloat16(ir.Type):
@@ -47,33 +52,36 @@ F32X8, I32X8 = vector(F32, 8), vector(I32, 8)
 def kernel(emit: Callable[..., None]) -> Any:
     """A function of compiled code whose body is the IR that `emit` appends; it returns nothing."""
 
-    @intrinsic
-    def operation(typing_context, *arguments):
-        signature = types.void(*map(_numba_type, arguments))
-
+    def define(_typing_context, *arguments):
         def generate(context, builder, _signature, values):
             emit(builder, *values)
             return context.get_dummy_value()
 
-        return signature, generate
+        return types.void(*map(_numba_type, arguments)), generate
 
-    return operation
+    return _intrinsic(define, emit)
 
 
 def function(returns: types.Type) -> Callable[[Callable[..., ir.Value]], Any]:
     """Like `kernel`, for IR that produces a value of type `returns`."""
 
     def decorate(emit: Callable[..., ir.Value]) -> Any:
-        @intrinsic
-        def operation(typing_context, *arguments):
+        def define(_typing_context, *arguments):
             def generate(_context, builder, _signature, values):
                 return emit(builder, *values)
 
             return returns(*map(_numba_type, arguments)), generate
 
-        return operation
+        return _intrinsic(define, emit)
 
     return decorate
+
+
+def _intrinsic(define: Callable[..., Any], emit: Callable[..., Any]) -> Any:
+    """numba counts the parameters of `define`: they are those of `emit`, the typing context in the builder's place."""
+    define.__signature__ = inspect.signature(emit)
+    define.__name__, define.__doc__ = emit.__name__, emit.__doc__
+    return intrinsic(define)
 
 
 def _numba_type(argument: types.Type) -> types.Type:

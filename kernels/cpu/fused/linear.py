@@ -32,6 +32,7 @@ from kernels.cpu.fused.ir_tools import (
     load,
     offset,
     prefetch,
+    routine,
     splat,
     store,
 )
@@ -128,7 +129,7 @@ _tile_8_1, _tile_8_2, _tile_8_3, _tile_8_4, _tile_8_5, _tile_8_6 = (
 )
 
 
-@numba.njit(nogil=True)
+@routine
 def _tile_4(n, a, lda, s, lds, w, groups, o, ldo, ahead):
     if n == 1:
         _tile_4_1(a, lda, s, lds, w, groups, o, ldo, ahead)
@@ -144,7 +145,7 @@ def _tile_4(n, a, lda, s, lds, w, groups, o, ldo, ahead):
         _tile_4_6(a, lda, s, lds, w, groups, o, ldo, ahead)
 
 
-@numba.njit(nogil=True)
+@routine
 def _tile_8(n, a, lda, s, lds, w, groups, o, ldo, ahead):
     if n == 1:
         _tile_8_1(a, lda, s, lds, w, groups, o, ldo, ahead)
@@ -160,7 +161,7 @@ def _tile_8(n, a, lda, s, lds, w, groups, o, ldo, ahead):
         _tile_8_6(a, lda, s, lds, w, groups, o, ldo, ahead)
 
 
-@numba.njit(nogil=True)
+@routine
 def multiply(table, begin, end, num_inputs, inputs, records, num_rows, out, out_stride):
     """out [num_rows][(end - begin) * 32] f32 = quantised rows times blocks begin to end of a layer's table.
 
@@ -207,7 +208,7 @@ def multiply(table, begin, end, num_inputs, inputs, records, num_rows, out, out_
             row += size
 
 
-@numba.njit(nogil=True)
+@routine
 def unpack_row(table, column, num_inputs, out):
     """out [num_inputs] f32 = the weights of one output column: the embedding of a token, out of the packed head."""
     entry = load_i64(table + 8 * (column // BLOCK_COLUMNS))

@@ -1,0 +1,97 @@
+"""Phases of a step: work items claimed by whichever thread is free.
+
+Every phase has a cache line with two numbers, (generation << 32 | items claimed) and (generation << 32 | items done). A
+phase is complete when its items are done, not when all threads have arrived, so a thread that the system has put aside
+holds up the others only while it holds an item. A thread that comes late finds the next generation's tag, or CLOSED, and
+leaves; it has touched nothing.
+"""
+
+from collections.abc import Callable
+
+from kernels.cpu.fused.ir_tools import routine
+from kernels.cpu.fused.layout import COUNTERS, GENERATION, SPINS
+from kernels.cpu.fused.memory import (
+    atomic_add,
+    atomic_load,
+    atomic_store,
+    compare_and_swap,
+    pause,
+    yield_processor,
+)
+
+LINE_BYTES = 64
+CLOSED = 0x7FFFFFFF
+_INDEX_MASK = 0xFFFFFFFF
+
+
+@routine
+def open_phases(h, generation, num_phases):
+    """Lets threads claim work of step `generation` (1 to CLOSED - 1)."""
+    for phase in range(num_phases):
+        line = h[COUNTERS] + phase * LINE_BYTES
+        atomic_store(line + 8, generation << 32)
+        atomic_store(line, generation << 32)
+    atomic_store(h[GENERATION], generation)
+
+
+@routine
+def close_phases(h, num_phases):
+    """Ends the step for threads that come late; must come before any input of the next step is written."""
+    for phase in range(num_phases):
+        line = h[COUNTERS] + phase * LINE_BYTES
+        atomic_store(line, CLOSED << 32)
+        atomic_store(line + 8, CLOSED << 32)
+    atomic_store(h[GENERATION], CLOSED)
+
+
+@routine
+def _claim(line, generation, count, size):
+    """First of `size` items that are this thread's now; `count` when none is left, -1 when the step is over."""
+    while True:
+        value = atomic_load(line)
+        if value >> 32 != generation:
+            return -1
+        index = value & _INDEX_MASK
+        if index >= count:
+            return count
+        if compare_and_swap(line, value, value + size) != 0:
+            return index
+
+
+@routine
+def _wait_until_done(line, generation, count, spins):
+    """Whether the phase is complete (True) or the step is over (False)."""
+    turns = 0
+    while True:
+        value = atomic_load(line + 8)
+        if value >> 32 != generation:
+            return False
+        if value & _INDEX_MASK >= count:
+            return True
+        turns += 1
+        if turns < spins:
+            pause()
+        else:
+            yield_processor()
+
+
+def phase(work: Callable[..., None]) -> Callable[..., bool]:
+    """The routine that does items of `work(h, layer, thread, begin, end)` until all `count` of a phase are done.
+
+    It returns False when the step is over. `size` items are claimed at a time.
+    """
+
+    @routine
+    def run(h, layer, thread, generation, number, count, size):
+        line = h[COUNTERS] + number * LINE_BYTES
+        while True:
+            begin = _claim(line, generation, count, size)
+            if begin < 0:
+                return False
+            if begin >= count:
+                return _wait_until_done(line, generation, count, h[SPINS])
+            end = min(begin + size, count)
+            work(h, layer, thread, begin, end)
+            atomic_add(line + 8, end - begin)
+
+    return run
