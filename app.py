@@ -65,7 +65,8 @@ def create_api(settings: Settings, engine: Engine) -> FastAPI:
 
     app = FastAPI(title="Pageturn", lifespan=lifespan, openapi_url=None, redirect_slashes=False)
     app.state.context = context
-    for router in (operations.router, openai.router, conversations.router, websocket.router):
+    rooms = (operations, openai, conversations, websocket)
+    for router in (*(room.router for room in rooms), operations.leftovers):
         app.include_router(router)
     install_error_handlers(app)
     _add_guards(app, settings)
@@ -113,6 +114,7 @@ async def _serve(app: FastAPI, settings: Settings, listener: socket.socket) -> N
     context: ApiContext = app.state.context
     server = Server(app, settings.log_level, partial(context.drain, settings.shutdown_timeout))
     async with app.router.lifespan_context(app):
+        listener.listen()
         sys.stdout.write(f"Pageturn is at {address_of(listener)}{_key_hint(settings)}\n")
         sys.stdout.flush()
         await server.serve(sockets=[listener])

@@ -12,10 +12,23 @@ from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
+from chat.errors import (
+    ChatError,
+    ConversationBusyError,
+    NotFoundError,
+    ShuttingDownError,
+    UnknownGenerationError,
+)
 from engine.errors import EngineDeadError, EngineNotReadyError, RequestError
 
 RETRY_AFTER_S = 2
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
+_CHAT_STATUS: dict[type[ChatError], int] = {
+    NotFoundError: 404,
+    UnknownGenerationError: 404,
+    ConversationBusyError: 409,
+    ShuttingDownError: 503,
+}
 
 
 class ApiError(Exception):
@@ -47,6 +60,9 @@ def as_api_error(error: Exception) -> ApiError:
             return ApiError(503, "the model is still loading; try again", code="loading")
         case EngineDeadError():
             return ApiError(503, f"the engine has stopped: {error}", code="engine_dead")
+        case ChatError():
+            status = _CHAT_STATUS.get(type(error), 500)
+            return ApiError(status, error.message, param=error.param, code=error.code)
         case HTTPException():
             return ApiError(error.status_code, error.detail)
     return ApiError(500, "internal error; the server's log has the details", code="internal_error")
@@ -92,11 +108,11 @@ def install_error_handlers(app: FastAPI) -> None:
 
     async def handle(request: Request, error: Exception) -> JSONResponse:
         if isinstance(error, RequestValidationError):
-            places = [fault["loc"][1:] for fault in error.errors()]
-            error = RequestError(error.errors()[0]["msg"], param=field_path(places[0]))
+            fault = error.errors()[0]
+            path = field_path(fault["loc"][1:])
+            error = RequestError(f"{path}: {fault['msg']}", param=path)
         return error_response(error)
 
-    for kind in (ApiError, RequestError, EngineNotReadyError, EngineDeadError, HTTPException):
+    known = (ApiError, RequestError, EngineNotReadyError, EngineDeadError, ChatError)
+    for kind in (*known, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, handle)
-    app.add_exception_handler(RequestValidationError, handle)
-    app.add_exception_handler(Exception, handle)

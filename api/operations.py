@@ -8,15 +8,18 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.routing import Match
 
 from api.context import context_of
 from api.documents import stats_document
-from api.errors import RETRY_AFTER_S
+from api.errors import RETRY_AFTER_S, ApiError
 
 _PROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
 VERSION: str = tomllib.loads(_PROJECT.read_text())["project"]["version"]
 
 router = APIRouter()
+leftovers = APIRouter()
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
 @router.get("/health")
@@ -67,3 +70,14 @@ async def blocks(request: Request) -> dict[str, Any]:
 async def requests(request: Request) -> dict[str, Any]:
     """Live requests in order of arrival."""
     return {"requests": [asdict(item) for item in await context_of(request).engine.requests()]}
+
+
+@leftovers.api_route("/v1/{path:path}", methods=[*METHODS])
+@leftovers.api_route("/api/{path:path}", methods=[*METHODS])
+async def unknown_route(request: Request) -> None:
+    """What no other route of /v1 and /api takes: 405 for a wrong method, else 404. Include this router last."""
+    known = any(route.matches(request.scope)[0] is Match.PARTIAL for route in request.app.routes)
+    name = f"{request.method} {request.url.path}"
+    if known:
+        raise ApiError(405, f"{name}: this path has other methods", code="method_not_allowed")
+    raise ApiError(404, f"{name}: there is no such route", code="unknown_route")

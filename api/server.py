@@ -77,13 +77,10 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        in_use = error.errno == errno.EADDRINUSE
-        why = (
-            "a port that is free; this one is in use"
-            if in_use
-            else f"an address of this machine ({error.strerror})"
-        )
-        raise ConfigError("--port" if in_use else "--host", port if in_use else host, why) from None
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError("--port", port, "it is in use; choose a free one") from None
+        why = f"an address of this machine ({error.strerror})"
+        raise ConfigError("--host", host, why) from None
     return listener
 
 

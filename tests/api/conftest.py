@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from websockets.asyncio.client import ClientConnection, connect
 
 from api.context import ApiContext
-from api.server import Server, bind
+from api.server import Server, address_of, bind
 from api.settings import Settings
 from app import create_api
 from tests.fake_engine import FakeEngine
@@ -114,7 +114,7 @@ async def serve(engine: FakeEngine, data_dir: Path, **options: Any) -> AsyncIter
     task = asyncio.create_task(run())
     waiter = asyncio.create_task(started.wait())
     await asyncio.wait((task, waiter), return_when=asyncio.FIRST_COMPLETED)
-    address = "%s:%d" % listener.getsockname()[:2]
+    address = address_of(listener).removeprefix("http://")
     running = Running(app, server, engine, address, task)
     try:
         yield running

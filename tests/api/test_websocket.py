@@ -1,15 +1,344 @@
-"""Sockets against a real server with a fake engine."""
+"""/ws/chat against a real server with a fake engine."""
 
-from tests.api.conftest import Running
+import asyncio
+import json
+import logging
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from api.websocket import MAX_FRAME_BYTES
+from engine.errors import EngineDeadError
+from engine.stats import EngineStatus
+from tests.api.conftest import Client, Running, Start
+from tests.fake_engine import FakeEngine
+
+ANSWER = "".join(f"word0-{i} " for i in range(12))
+
+
+def text_of(frames: list[dict[str, Any]], index: int = 0) -> str:
+    deltas = (f for f in frames if f["type"] == "delta" and f["index"] == index)
+    return "".join(frame["text"] for frame in deltas)
+
+
+async def chat(client: Client, **fields: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A whole turn: `started` and the generation's events."""
+    await client.send("send", **fields)
+    return await client.expect("started"), await client.until("finished")
+
+
+async def test_ready_comes_first(running: Running) -> None:
+    async with running.socket() as client:
+        frame = await client.receive()
+    assert frame == {"type": "ready", "protocol": 1, "model": "fake", "max_model_len": 2048}
 
 
 async def test_send_streams_numbered_events_to_the_end(running: Running) -> None:
     async with running.ready_socket() as client:
-        await client.send("send", content="hello", request_id="r1")
-        started = await client.expect("started")
-        events = await client.until("finished")
+        started, events = await chat(client, content="hello", n=2, request_id="r1")
     assert started["request_id"] == "r1"
-    assert [c["index"] for c in started["candidates"]] == [0]
+    assert [c["index"] for c in started["candidates"]] == [0, 1]
     assert [event["seq"] for event in events] == list(range(len(events)))
-    text = "".join(event["text"] for event in events if event["type"] == "delta")
-    assert text == "".join(f"word0-{i} " for i in range(12))
+    assert {event["generation_id"] for event in events} == {started["generation_id"]}
+    assert text_of(events) == ANSWER
+    ends = [event for event in events if event["type"] == "candidate"]
+    assert sorted(end["index"] for end in ends) == [0, 1]
+    usage = ends[0]["usage"]
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 0}
+    assert ends[0]["kv"].keys() == {
+        "blocks_private",
+        "blocks_shared",
+        "blocks_released",
+        "release_ms",
+    }
+
+
+async def test_regenerate_edit_and_select_walk_the_tree(running: Running) -> None:
+    async with running.ready_socket() as client:
+        first, _ = await chat(client, content="one")
+        answer = first["candidates"][0]["message_id"]
+        await client.send("regenerate", message_id=answer, n=3)
+        again = await client.expect("started")
+        await client.until("finished")
+        assert again["user_message_id"] == first["user_message_id"]
+        assert len(again["candidates"]) == 3
+        await client.send("edit", message_id=first["user_message_id"], content="two")
+        edited = await client.expect("started")
+        await client.until("finished")
+        assert edited["user_message_id"] != first["user_message_id"]
+        await client.send("select", message_id=answer, request_id=7)
+        selected = await client.expect("selected")
+    assert selected == {
+        "type": "selected",
+        "request_id": 7,
+        "conversation_id": first["conversation_id"],
+        "message_id": answer,
+        "head_id": answer,
+    }
+
+
+async def test_stop_ends_one_candidate_then_all(start: Start) -> None:
+    running = await start(FakeEngine(token_interval=0.02))
+    async with running.ready_socket() as client:
+        await client.send("send", content="hello", n=2)
+        generation = (await client.expect("started"))["generation_id"]
+        await client.skip_to("delta")
+        await client.send("stop", generation_id=generation, index=1)
+        end = await client.skip_to("candidate")
+        assert (end["index"], end["finish_reason"]) == (1, "abort")
+        await client.send("stop", generation_id=generation)
+        end = await client.skip_to("candidate")
+        assert (end["index"], end["finish_reason"]) == (0, "abort")
+        await client.expect("finished")
+
+
+async def test_attach_replays_from_a_number_and_follows(start: Start) -> None:
+    running = await start(FakeEngine(token_interval=0.02))
+    async with running.ready_socket() as first, running.ready_socket() as second:
+        await first.send("send", content="hello")
+        generation = (await first.expect("started"))["generation_id"]
+        await first.skip_to("delta")
+        await second.send("attach", generation_id=generation, from_seq=1)
+        seen, replayed = await first.until("finished"), await second.until("finished")
+        assert [event["seq"] for event in replayed] == list(range(1, replayed[-1]["seq"] + 1))
+        assert text_of(replayed) == ANSWER
+        await first.send("attach", generation_id=generation)
+        whole = await first.until("finished")
+        assert [event["seq"] for event in whole] == list(range(len(whole)))
+        assert whole[-len(seen) :] == seen
+
+
+async def test_a_lost_socket_does_not_stop_a_generation(start: Start) -> None:
+    running = await start(FakeEngine(token_interval=0.02))
+    async with running.ready_socket() as first:
+        await first.send("send", content="hello")
+        generation = (await first.expect("started"))["generation_id"]
+    async with running.ready_socket() as second:
+        await second.send("attach", generation_id=generation)
+        events = await second.until("finished")
+    assert text_of(events) == ANSWER
+    assert events[-2]["finish_reason"] == "stop"
+
+
+async def test_an_orphan_is_aborted(start: Start) -> None:
+    running = await start(FakeEngine(token_interval=0.05), orphan_timeout=0.05)
+    async with running.ready_socket() as first, running.ready_socket() as second:
+        await second.send("subscribe", topic="conversations")
+        await second.expect("conversations")
+        await first.send("send", content="hello")
+        generation = (await first.expect("started"))["generation_id"]
+        await first.socket.close()
+        while (await second.skip_to("conversation_changed"))["item"]["running"]:
+            pass
+        await second.send("attach", generation_id=generation)
+        ends = [f for f in await second.until("finished") if f["type"] == "candidate"]
+    assert [end["finish_reason"] for end in ends] == ["abort"]
+
+
+BAD_FRAMES = [
+    ("{", "invalid_frame", None, None),
+    ("[]", "invalid_frame", None, None),
+    ("null", "invalid_frame", None, None),
+    ("[" * 10_000, "invalid_frame", None, None),
+    ('{"type": "send", "content": "\\ud800"}', "invalid_frame", None, None),
+    ({"type": "dance", "request_id": 1}, "invalid_frame", "type", 1),
+    ({"request_id": "a"}, "invalid_frame", "type", "a"),
+    ({"type": "ping", "request_id": [1]}, "invalid_value", "request_id", None),
+    ({"type": "ping", "request_id": True}, "invalid_value", "request_id", None),
+    ({"type": "ping", "extra": 1, "request_id": 2}, "unknown_field", "extra", 2),
+    ({"type": "send"}, "invalid_value", "content", None),
+    ({"type": "send", "content": 5}, "invalid_value", "content", None),
+    ({"type": "send", "content": "a", "n": "3"}, "invalid_value", "n", None),
+    ({"type": "send", "content": "a", "n": 0}, "invalid_value", "n", None),
+    ({"type": "send", "content": "a", "n": 65}, "invalid_value", "n", None),
+    ({"type": "send", "content": "a", "sampling": []}, "invalid_value", "sampling", None),
+    (
+        {"type": "send", "content": "a", "sampling": {"temperature": 3}},
+        "invalid_value",
+        "sampling.temperature",
+        None,
+    ),
+    (
+        {"type": "send", "content": "a", "sampling": {"zebra": 3}},
+        "unknown_field",
+        "sampling.zebra",
+        None,
+    ),
+    ({"type": "send", "content": "x" * 3000}, "context_length_exceeded", "content", None),
+    (
+        {"type": "send", "content": "a", "conversation_id": "no"},
+        "not_found",
+        "conversation_id",
+        None,
+    ),
+    ({"type": "regenerate", "message_id": "no"}, "not_found", "message_id", None),
+    ({"type": "edit", "message_id": "no", "content": "a"}, "not_found", "message_id", None),
+    ({"type": "select", "message_id": "no"}, "not_found", "message_id", None),
+    ({"type": "stop", "generation_id": "no"}, "unknown_generation", "generation_id", None),
+    ({"type": "stop", "generation_id": "no", "index": -1}, "invalid_value", "index", None),
+    ({"type": "attach", "generation_id": "no"}, "unknown_generation", "generation_id", None),
+    ({"type": "attach", "generation_id": "no", "from_seq": -1}, "invalid_value", "from_seq", None),
+    ({"type": "subscribe", "topic": "weather"}, "invalid_value", "topic", None),
+    ({"type": "subscribe", "topic": "conversation"}, "invalid_value", "id", None),
+    ({"type": "subscribe", "topic": "stats", "id": "x"}, "invalid_value", "id", None),
+    ({"type": "subscribe", "topic": "conversation", "id": "no"}, "not_found", None, None),
+]
+
+
+async def test_a_bad_frame_is_an_error_that_names_the_field(
+    running: Running, subtests: pytest.Subtests
+) -> None:
+    async with running.ready_socket() as client:
+        for frame, code, param, request_id in BAD_FRAMES:
+            with subtests.test(frame=str(frame)[:80]):
+                await client.socket.send(frame if isinstance(frame, str) else json.dumps(frame))
+                error = await client.expect("error")
+                assert (error["code"], error.get("request_id")) == (code, request_id), error
+                assert param in (None, error.get("param")), error
+                assert error["message"]
+        await client.socket.send(b"binary")
+        assert (await client.expect("error"))["code"] == "invalid_frame"
+        await client.send("ping", request_id=1.5)
+        assert await client.receive() == {"type": "pong", "request_id": 1.5}
+        await client.send("subscribe", topic="conversations")
+        assert (await client.expect("conversations"))["items"] == []
+
+
+async def test_a_busy_conversation_refuses_and_changes_nothing(start: Start) -> None:
+    running = await start(FakeEngine(token_interval=0.05))
+    async with running.ready_socket() as client:
+        await client.send("send", content="one")
+        started = await client.expect("started")
+        await client.send("send", content="two", conversation_id=started["conversation_id"])
+        error = await client.skip_to("error")
+        assert error["code"] == "conversation_busy"
+        await client.until("finished")
+    async with running.http() as http:
+        tree = (await http.get(f"/api/conversations/{started['conversation_id']}")).json()
+    assert [message["content"] for message in tree["messages"]] == ["one", ANSWER]
+
+
+async def test_loading_is_shown_and_history_can_be_read(start: Start) -> None:
+    engine = FakeEngine()
+    engine.status = EngineStatus("loading", "reading weights", 0.25)
+    running = await start(engine)
+    async with running.socket() as client:
+        frame = await client.expect("loading")
+        assert frame == {"type": "loading", "stage": "reading weights", "fraction": 0.25}
+        await client.send("send", content="hello", request_id=1)
+        error = await client.expect("error")
+        assert (error["code"], error["request_id"]) == ("loading", 1)
+        await client.send("subscribe", topic="conversations")
+        assert (await client.expect("conversations"))["items"] == []
+        engine.status = EngineStatus("loading", "warming up", 0.9)
+        assert (await client.expect("loading"))["stage"] == "warming up"
+        engine.status = EngineStatus("ready", "ready", 1.0)
+        await client.expect("ready")
+
+
+async def test_a_dead_engine_is_told(start: Start) -> None:
+    engine = FakeEngine()
+    running = await start(engine)
+    engine.status = EngineStatus("dead", "", 0.0, "out of memory")
+    async with running.socket() as client:
+        error = await client.expect("error")
+        assert (error["code"], error["message"]) == ("engine_dead", "out of memory")
+
+        def die(*_: object) -> None:
+            raise EngineDeadError("out of memory")
+
+        engine.check_request = die  # type: ignore[method-assign]
+        await client.send("send", content="hello")
+        assert (await client.expect("error"))["code"] == "engine_dead"
+
+
+async def test_what_nobody_foresaw_is_vague_to_the_client_and_logged(
+    running: Running, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(message_id: str) -> None:
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr(running.context.chat, "select", fail)
+    async with running.ready_socket() as client:
+        with caplog.at_level(logging.ERROR, "api"):
+            await client.send("select", message_id="x")
+            error = await client.expect("error")
+        assert error["code"] == "internal_error"
+        assert "secret" not in error["message"]
+        assert "ZeroDivisionError" in caplog.text
+        await client.send("ping")
+        await client.expect("pong")
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed"),
+    [
+        ("http://{}", True),
+        ("http://evil.example", False),
+        ("null", False),
+        ("http://{}.evil.example", False),
+    ],
+)
+async def test_a_browsers_origin_must_be_the_server(
+    running: Running, origin: str, allowed: bool
+) -> None:
+    headers = {"Origin": origin.format(running.address)}
+    if allowed:
+        async with running.ready_socket(additional_headers=headers):
+            return
+    with pytest.raises(InvalidStatus) as refusal:
+        async with running.socket(additional_headers=headers):
+            pass
+    assert refusal.value.response.status_code == 403
+
+
+async def test_a_frame_over_the_limit_closes_the_socket(running: Running) -> None:
+    async with running.ready_socket() as client:
+        await client.socket.send("x" * (MAX_FRAME_BYTES + 1))
+        with pytest.raises(ConnectionClosed) as closed:
+            await client.receive()
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1009
+
+
+async def test_compression_is_off(running: Running) -> None:
+    async with running.ready_socket() as client:
+        assert client.socket.protocol.extensions == []
+
+
+async def test_shutdown_ends_streams_then_closes_with_1001(start: Start) -> None:
+    running = await start(FakeEngine(token_interval=0.05), shutdown_timeout=0)
+    async with running.ready_socket() as client:
+        await client.send("send", content="hello")
+        await client.skip_to("delta")
+        stopping = asyncio.create_task(running.stop())
+        end = await client.skip_to("candidate")
+        assert end["finish_reason"] == "abort"
+        await client.expect("finished")
+        with pytest.raises(ConnectionClosed) as closed:
+            await client.receive()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1001
+        await stopping
+    assert running.context.sockets == set()
+
+
+async def test_leaving_in_the_middle_leaves_nothing(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = await start(FakeEngine(token_interval=0.001))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(5):
+            async with running.ready_socket("?format=html") as client:
+                for topic in ("conversations", "stats", "requests", "blocks"):
+                    await client.send("subscribe", topic=topic)
+                await client.send("send", content="hello", n=3)
+                await client.socket.recv()
+                client.socket.transport.abort()
+        await running.stop()
+    assert running.context.sockets == set()
+    assert caplog.records == []
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    assert [task for task in others if "api/" in str(task.get_coro())] == []

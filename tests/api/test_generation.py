@@ -1,0 +1,221 @@
+"""What ends a generation over HTTP besides its own end: a client that goes, an engine that fails."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from engine.errors import RequestError
+from engine.outputs import (
+    CandidateFinished,
+    EngineEvent,
+    FinishReason,
+    KVUsage,
+    TextDelta,
+    TextLogprob,
+    Timings,
+    Usage,
+)
+from engine.sampling_params import SamplingParams
+from tests.api.conftest import Running, Start
+from tests.fake_engine import FakeEngine, FakeStream
+
+NUMBERS = Usage(1, 1, 0), Timings(0, 0, 0, 0, 0), KVUsage(0, 0, 0, 0)
+CHAT = {"messages": [{"role": "user", "content": "hello"}]}
+
+
+class WatchedStream(FakeStream):
+    """Tells when it is closed; `changed` may put other events in place of the scripted ones."""
+
+    def __init__(self, engine: "WatchedEngine", prompt: Sequence[int], params: SamplingParams):
+        super().__init__(engine, prompt, params)
+        self.closed = asyncio.Event()
+        self.changed = engine.change(self._events)
+
+    def __aiter__(self) -> AsyncIterator[EngineEvent]:
+        return self.changed
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        self.closed.set()
+
+
+class WatchedEngine(FakeEngine):
+    """Remembers its streams; `submitted` is set with each."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.streams: list[WatchedStream] = []
+        self.submitted = asyncio.Event()
+
+    def change(self, events: AsyncIterator[EngineEvent]) -> AsyncIterator[EngineEvent]:
+        return events
+
+    def submit(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> WatchedStream:
+        self.check_request(prompt_token_ids, params)
+        self.streams.append(WatchedStream(self, prompt_token_ids, params))
+        self.submitted.set()
+        return self.streams[-1]
+
+
+class Silent(WatchedEngine):
+    """A request that waits in the queue for ever."""
+
+    async def change(self, events: AsyncIterator[EngineEvent]) -> AsyncIterator[EngineEvent]:
+        await asyncio.Event().wait()
+        async for event in events:
+            yield event
+
+
+class FailsAfter(WatchedEngine):
+    """The engine dies after `count` events."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    async def change(self, events: AsyncIterator[EngineEvent]) -> AsyncIterator[EngineEvent]:
+        for _ in range(self.count):
+            yield await anext(events)
+        yield CandidateFinished(0, FinishReason.ERROR, None, *NUMBERS, error="the step failed")
+
+
+class WithLogprobs(WatchedEngine):
+    """Two tokens of one byte each of "é", then a word, with log-probabilities."""
+
+    async def change(self, events: AsyncIterator[EngineEvent]) -> AsyncIterator[EngineEvent]:
+        best = (TextLogprob(9, "x", -0.5, b"x"),)
+        yield TextDelta(0, "", (1,), (TextLogprob(1, "\ufffd", -1.0, b"\xc3", best),))
+        yield TextDelta(0, "é", (2,), (TextLogprob(2, "\ufffd", -2.0, b"\xa9", best),))
+        yield TextDelta(0, "ab", (3,), (TextLogprob(3, "ab", -3.0, b"ab", best),))
+        async for event in events:
+            if not isinstance(event, TextDelta):
+                yield event
+
+
+async def open_request(running: Running, path: str, body: dict[str, Any]) -> asyncio.StreamWriter:
+    """Send a request over a bare connection and do not read the answer."""
+    host, port = running.address.split(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: {running.address}\r\nContent-Length: {len(data)}\r\n\r\n"
+    writer.write(head.encode() + data)
+    await writer.drain()
+    return writer
+
+
+@pytest.mark.parametrize("engine_class", [Silent, WatchedEngine])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_ends_its_requests(
+    start: Start, engine_class: type[WatchedEngine], stream: bool
+) -> None:
+    engine = engine_class(token_interval=30.0)
+    running = await start(engine)
+    body = {"prompt": ["a", "b"], "n": 2, "stream": stream}
+    async with asyncio.timeout(10):
+        writer = await open_request(running, "/v1/completions", body)
+        await engine.submitted.wait()
+        writer.close()
+        for request in engine.streams:
+            await request.closed.wait()
+    assert len(engine.streams) == 2
+    assert all(request.aborted == {0, 1} for request in engine.streams)
+
+
+async def test_one_client_that_leaves_changes_nothing_for_another(start: Start) -> None:
+    engine = WatchedEngine(token_interval=0.01)
+    running = await start(engine)
+    async with running.http() as http:
+        other = asyncio.create_task(http.post("/v1/chat/completions", json=CHAT))
+        await engine.submitted.wait()
+        writer = await open_request(running, "/v1/chat/completions", CHAT)
+        writer.close()
+        response = await other
+    assert response.json()["choices"][0]["message"]["content"].endswith("word0-11 ")
+
+
+async def test_a_refused_prompt_lets_go_of_the_accepted_ones(start: Start) -> None:
+    engine = WatchedEngine()
+    running = await start(engine)
+    async with running.http() as http:
+        response = await http.post("/v1/completions", json={"prompt": ["a", ""]})
+    assert response.status_code == 400
+    assert [request.closed.is_set() for request in engine.streams] == [True]
+    assert running.context.streams == {}
+
+
+async def test_a_failure_before_the_first_event_is_an_error_response(start: Start) -> None:
+    running = await start(FailsAfter(0))
+    async with running.http() as http:
+        for stream in (False, True):
+            response = await http.post("/v1/chat/completions", json={**CHAT, "stream": stream})
+            assert response.status_code == 500
+            assert response.json()["error"]["message"] == "the step failed"
+
+
+async def test_a_failure_after_headers_is_a_framed_error_and_the_end(start: Start) -> None:
+    engine = FailsAfter(3)
+    running = await start(engine)
+    async with running.http() as http:
+        response = await http.post("/v1/chat/completions", json={**CHAT, "stream": True})
+    assert response.status_code == 200
+    events = response.text.strip().split("\n\n")
+    error = json.loads(events[-1].removeprefix("data: "))["error"]
+    assert error == {
+        "message": "the step failed",
+        "type": "server_error",
+        "param": None,
+        "code": "engine_error",
+    }
+    assert engine.streams[0].closed.is_set()
+
+
+async def test_a_late_refusal_of_submit_is_a_400(start: Start) -> None:
+    engine = WatchedEngine()
+    running = await start(engine)
+
+    def refuse(prompt: Sequence[int], params: SamplingParams) -> FakeStream:
+        raise RequestError("16 blocks are not enough", param="prompt")
+
+    engine.submit = refuse  # type: ignore[method-assign]
+    async with running.http() as http:
+        response = await http.post("/v1/chat/completions", json={**CHAT, "stream": True})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "messages")
+
+
+async def test_logprobs_of_chat_carry_true_bytes(start: Start) -> None:
+    running = await start(WithLogprobs())
+    body = {**CHAT, "logprobs": True, "top_logprobs": 1}
+    async with running.http() as http:
+        whole = (await http.post("/v1/chat/completions", json=body)).json()
+        streamed = await http.post("/v1/chat/completions", json={**body, "stream": True})
+    content = whole["choices"][0]["logprobs"]["content"]
+    assert [token["bytes"] for token in content] == [[0xC3], [0xA9], [97, 98]]
+    assert [token["logprob"] for token in content] == [-1.0, -2.0, -3.0]
+    assert content[0]["top_logprobs"] == [{"token": "x", "logprob": -0.5, "bytes": [120]}]
+    assert whole["choices"][0]["message"]["content"] == "éab"
+    pieces = []
+    for event in streamed.text.strip().split("\n\n")[:-1]:
+        for choice in json.loads(event.removeprefix("data: "))["choices"]:
+            pieces += (choice["logprobs"] or {}).get("content", [])
+    assert pieces == content
+
+
+async def test_logprobs_of_completions_have_offsets(start: Start) -> None:
+    running = await start(WithLogprobs())
+    body = {"prompt": "p", "logprobs": 1}
+    async with running.http() as http:
+        whole = (await http.post("/v1/completions", json=body)).json()
+        streamed = await http.post("/v1/completions", json={**body, "stream": True})
+    logprobs = whole["choices"][0]["logprobs"]
+    assert logprobs["tokens"] == ["\ufffd", "\ufffd", "ab"]
+    assert logprobs["token_logprobs"] == [-1.0, -2.0, -3.0]
+    assert logprobs["top_logprobs"][2] == {"ab": -3.0, "x": -0.5}
+    assert logprobs["text_offset"] == [0, 1, 2]
+    offsets = []
+    for event in streamed.text.strip().split("\n\n")[:-1]:
+        choice = json.loads(event.removeprefix("data: "))["choices"][0]
+        offsets += (choice["logprobs"] or {}).get("text_offset", [])
+    assert offsets == [0, 1, 2]

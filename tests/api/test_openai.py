@@ -1,0 +1,284 @@
+"""The OpenAI routes: through OpenAI's own client where it can, with plain HTTP for what it hides."""
+
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI, NotFoundError
+
+from engine.stats import EngineStatus
+from tests.api.conftest import Running, Start
+from tests.fake_engine import FakeEngine, FakeStream
+
+HELLO: Any = [{"role": "user", "content": "hello"}]
+
+
+def answer(index: int) -> str:
+    return "".join(f"word{index}-{i} " for i in range(12))
+
+
+@pytest.fixture
+async def client(running: Running) -> AsyncIterator[AsyncOpenAI]:
+    async with AsyncOpenAI(
+        base_url=running.url + "/v1", api_key="none", max_retries=0, timeout=10
+    ) as openai:
+        yield openai
+
+
+async def test_chat_answers_whole(client: AsyncOpenAI) -> None:
+    completion = await client.chat.completions.create(model="fake", messages=HELLO, n=2)
+    assert [c.message.content for c in completion.choices] == [answer(0), answer(1)]
+    assert [c.index for c in completion.choices] == [0, 1]
+    assert {c.finish_reason for c in completion.choices} == {"stop"}
+    usage = completion.usage
+    assert usage is not None
+    prompt = len("<user>hello\n")
+    assert (usage.prompt_tokens, usage.completion_tokens) == (prompt, 24)
+    assert usage.total_tokens == prompt + 24
+
+
+async def test_chat_streams_the_same_text_with_one_finish_per_index(client: AsyncOpenAI) -> None:
+    stream = await client.chat.completions.create(
+        model="fake", messages=HELLO, n=2, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = [chunk async for chunk in stream]
+    texts = {0: "", 1: ""}
+    finishes: list[tuple[int, str]] = []
+    for chunk in chunks:
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+            if choice.finish_reason:
+                finishes.append((choice.index, choice.finish_reason))
+    assert texts == {0: answer(0), 1: answer(1)}
+    assert sorted(finishes) == [(0, "stop"), (1, "stop")]
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == 24
+    assert len({chunk.id for chunk in chunks}) == 1
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+
+
+async def test_max_tokens_ends_with_length(client: AsyncOpenAI) -> None:
+    completion = await client.chat.completions.create(
+        model="fake", messages=HELLO, max_completion_tokens=3
+    )
+    assert completion.choices[0].message.content == "word0-0 word0-1 word0-2 "
+    assert completion.choices[0].finish_reason == "length"
+
+
+async def test_several_prompts_and_n_are_numbered_prompt_by_prompt(client: AsyncOpenAI) -> None:
+    completion = await client.completions.create(model="fake", prompt=["ab", "c"], n=2)
+    assert [c.index for c in completion.choices] == [0, 1, 2, 3]
+    assert [c.text for c in completion.choices] == [answer(0), answer(1)] * 2
+    assert completion.usage is not None
+    assert completion.usage.prompt_tokens == 3
+    assert completion.usage.completion_tokens == 48
+    stream = await client.completions.create(model="fake", prompt=["ab", "c"], n=2, stream=True)
+    texts = ["", "", "", ""]
+    async for chunk in stream:
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+    assert texts == [answer(0), answer(1)] * 2
+
+
+@pytest.mark.parametrize("prompt", ["hi", [104, 105], [[104, 105]]])
+async def test_echo_shows_the_prompt_first(client: AsyncOpenAI, prompt: Any) -> None:
+    completion = await client.completions.create(model="fake", prompt=prompt, echo=True)
+    assert completion.choices[0].text == "hi" + answer(0)
+    stream = await client.completions.create(model="fake", prompt=prompt, echo=True, stream=True)
+    text = "".join([c.choices[0].text async for c in stream])
+    assert text == "hi" + answer(0)
+
+
+async def test_models(client: AsyncOpenAI, running: Running) -> None:
+    assert [model.id async for model in client.models.list()] == ["fake"]
+    assert (await client.models.retrieve("fake")).id == "fake"
+    with pytest.raises(NotFoundError, match="there is no 'gpt-4' here"):
+        await client.models.retrieve("gpt-4")
+    with pytest.raises(NotFoundError, match="there is no 'gpt-4' here"):
+        await client.chat.completions.create(model="gpt-4", messages=HELLO)
+
+
+async def test_sampling_fields_reach_the_engine(running: Running) -> None:
+    seen = []
+    submit = running.engine.submit
+
+    def record(prompt: Any, params: Any) -> FakeStream:
+        seen.append(params)
+        return submit(prompt, params)
+
+    running.engine.submit = record  # type: ignore[method-assign]
+    body = {"messages": HELLO, "temperature": 0.5, "top_k": 7, "seed": 3, "stop": ["x"]}
+    body |= {"stop_token_ids": [5], "logit_bias": {"9": -1}, "ignore_eos": True, "min_p": 0.1}
+    async with running.http() as http:
+        assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
+    (params,) = seen
+    assert (params.temperature, params.top_k, params.seed, params.stop) == (0.5, 7, 3, ("x",))
+    assert (params.stop_token_ids, params.ignore_eos, params.min_p) == ((5,), True, 0.1)
+    assert dict(params.logit_bias) == {9: -1.0}
+
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+BAD_BODIES = [
+    (CHAT, "{", None),
+    (CHAT, "[]", None),
+    (CHAT, b"\xff", None),
+    (CHAT, '{"messages": [{"role": "user", "content": "\\ud800"}]}', None),
+    (CHAT, '{"messages": [], "temperature": NaN}', None),
+    (CHAT, "[" * 100_000, None),
+    (CHAT, {}, "messages"),
+    (CHAT, {"messages": []}, "messages"),
+    (CHAT, {"messages": "hi"}, "messages"),
+    (CHAT, {"messages": [5]}, "messages[0]"),
+    (CHAT, {"messages": [{"content": "x"}]}, "messages[0].role"),
+    (CHAT, {"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
+    (CHAT, {"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+    (
+        CHAT,
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        "messages[0].content[0].type",
+    ),
+    (
+        CHAT,
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]},
+        "messages[0].content[0].text",
+    ),
+    (
+        CHAT,
+        {"messages": [*HELLO, {"role": "assistant", "tool_calls": [{}]}]},
+        "messages[1].tool_calls",
+    ),
+    (CHAT, {"messages": HELLO, "stream": "yes"}, "stream"),
+    (
+        CHAT,
+        {"messages": HELLO, "stream_options": {"include_usage": 3}},
+        "stream_options.include_usage",
+    ),
+    (CHAT, {"messages": HELLO, "logprobs": 5}, "logprobs"),
+    (CHAT, {"messages": HELLO, "n": 0}, "n"),
+    (CHAT, {"messages": HELLO, "n": 65}, "n"),
+    (CHAT, {"messages": HELLO, "temperature": 2.5}, "temperature"),
+    (CHAT, {"messages": HELLO, "stop": ""}, "stop"),
+    (CHAT, {"messages": HELLO, "tools": [{"type": "function"}]}, "tools"),
+    (CHAT, {"messages": HELLO, "response_format": {"type": "json_object"}}, "response_format"),
+    (CHAT, {"messages": HELLO, "use_beam_search": True}, "use_beam_search"),
+    (CHAT, {"messages": [{"role": "user", "content": "x" * 3000}]}, "messages"),
+    (COMPLETIONS, {}, "prompt"),
+    (COMPLETIONS, {"prompt": None}, "prompt"),
+    (COMPLETIONS, {"prompt": ""}, "prompt"),
+    (COMPLETIONS, {"prompt": []}, "prompt"),
+    (COMPLETIONS, {"prompt": [True]}, "prompt[0]"),
+    (COMPLETIONS, {"prompt": ["a", 5]}, "prompt[1]"),
+    (COMPLETIONS, {"prompt": ["a", ""]}, "prompt[1]"),
+    (COMPLETIONS, {"prompt": ["a"] * 257}, "prompt"),
+    (COMPLETIONS, {"prompt": "a", "logprobs": True}, "logprobs"),
+    (COMPLETIONS, {"prompt": "a", "suffix": "b"}, "suffix"),
+    (COMPLETIONS, {"prompt": "a", "best_of": 2}, "best_of"),
+    (COMPLETIONS, {"prompt": "a", "echo": True, "logprobs": 1}, "echo"),
+    (COMPLETIONS, {"prompt": "a", "model": 5}, "model"),
+    ("/tokenize", {}, "prompt"),
+    ("/tokenize", {"prompt": "a", "messages": HELLO}, "prompt"),
+    ("/detokenize", {"tokens": ["a"]}, "tokens[0]"),
+]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_bad_body_is_a_400_that_names_the_field(
+    running: Running, streamed: bool, subtests: pytest.Subtests
+) -> None:
+    async with running.http() as http:
+        for path, body, param in BAD_BODIES:
+            with subtests.test(path=path, body=str(body)[:100]):
+                if isinstance(body, dict):
+                    body = json.dumps({"stream": True, **body} if streamed else body)
+                response = await http.post(path, content=body)
+                assert response.status_code == 400, response.text
+                error = response.json()["error"]
+                assert error.keys() == {"message", "type", "param", "code"}
+                assert error["type"] == "invalid_request_error"
+                assert error["param"] == param, error
+    assert running.engine.live == {}
+    assert running.context.streams == {}
+
+
+async def test_a_prompt_that_is_too_long_is_told_both_numbers(running: Running) -> None:
+    async with running.http() as http:
+        response = await http.post(COMPLETIONS, json={"prompt": ["ok", "x" * 2048]})
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (400, "context_length_exceeded")
+    assert "2048" in error["message"]
+    assert "2047" in error["message"]
+    assert error["param"] == "prompt[1]"
+
+
+async def test_neutral_and_ignored_fields_pass_and_unknown_ones_are_named_once(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = {"messages": HELLO, "user": "u", "tools": None, "tool_choice": "none", "best_of": 1}
+    body |= {"response_format": {"type": "text"}, "zebra": 1, "apple": 2, "audio": None}
+    with caplog.at_level(logging.WARNING, "api"):
+        async with running.http() as http:
+            assert (await http.post(CHAT, json=body)).status_code == 200
+    assert [r.getMessage() for r in caplog.records] == [
+        "ignored unknown fields of a request: apple, zebra"
+    ]
+
+
+async def test_developer_is_system_and_text_parts_are_lines(running: Running) -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    messages = [
+        {"role": "developer", "content": "d"},
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": None},
+        {"role": "user", "content": "c"},
+    ]
+    async with running.http() as http:
+        response = await http.post("/tokenize", json={"messages": messages})
+    text = bytes(response.json()["tokens"]).decode()
+    assert text == "<system>d\n<user>a\nb\n<assistant>\n<user>c\n"
+
+
+async def test_tokenize_and_detokenize_mirror_each_other(running: Running) -> None:
+    async with running.http() as http:
+        response = await http.post("/tokenize", json={"prompt": "héllo", "model": "fake"})
+        document = response.json()
+        assert document == {
+            "count": 6,
+            "max_model_len": 2048,
+            "tokens": list("héllo".encode()),
+        }
+        response = await http.post("/detokenize", json={"tokens": document["tokens"]})
+        assert response.json() == {"prompt": "héllo"}
+
+
+UNKNOWN_ROUTES = [
+    ("GET", CHAT, 405),
+    ("GET", "/v1/nothing", 404),
+    ("DELETE", "/v1/models", 405),
+    ("POST", "/api/nothing", 404),
+]
+
+
+async def test_an_unknown_route_is_an_error_object(running: Running) -> None:
+    async with running.http() as http:
+        for method, path, status in UNKNOWN_ROUTES:
+            response = await http.request(method, path)
+            assert response.status_code == status
+            assert response.json()["error"]["message"].startswith(f"{method} {path}")
+
+
+async def test_loading_is_503_with_retry_after(start: Start) -> None:
+    engine = FakeEngine()
+    engine.status = EngineStatus("loading", "reading weights", 0.4)
+    running = await start(engine)
+    async with running.http() as http:
+        for path in (CHAT, COMPLETIONS, "/tokenize", "/detokenize"):
+            response = await http.post(path, json={"messages": HELLO})
+            assert response.status_code == 503
+            assert int(response.headers["retry-after"]) > 0
+            assert response.json()["error"]["code"] == "loading"
+        assert (await http.get("/v1/models")).status_code == 503
