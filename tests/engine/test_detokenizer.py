@@ -1,0 +1,120 @@
+"""Text as it streams: whole characters, stop strings, and independence from how bytes and text are cut."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.detokenizer import Detokenizer, StopMatcher
+
+
+def streamed(pieces: list[bytes]) -> list[str]:
+    detokenizer = Detokenizer(pieces.__getitem__)
+    return [*(detokenizer.push(i) for i in range(len(pieces))), detokenizer.flush()]
+
+
+def matched(stops: list[str], pieces: list[str]) -> tuple[str, str | None]:
+    matcher = StopMatcher(stops)
+    shown = "".join(matcher.push(piece) for piece in pieces)
+    return shown + matcher.flush(), matcher.matched
+
+
+def test_half_a_character_is_held_until_it_is_whole() -> None:
+    assert streamed([b"a\xf0\x9f", b"\x91", b"\xa9b"]) == ["a", "", "👩b", ""]
+
+
+def test_a_real_replacement_character_survives() -> None:
+    assert streamed(["\ufffd".encode(), b"\xef\xbf", b"\xbd!"]) == ["\ufffd", "", "\ufffd!", ""]
+
+
+def test_leading_spaces_and_hidden_tokens() -> None:
+    assert streamed([b" a", b"", b"  b"]) == [" a", "", "  b", ""]
+
+
+def test_what_is_never_completed_is_shown_as_such() -> None:
+    assert streamed([b"a\xe2\x98"]) == ["a", "\ufffd"]
+    assert streamed([b"\xe2", b"x"]) == ["", "\ufffdx", ""]
+
+
+@given(st.lists(st.binary(max_size=5), max_size=12))
+@settings(deadline=None)
+def test_the_stream_is_the_decoding_of_all_bytes(pieces: list[bytes]) -> None:
+    assert "".join(streamed(pieces)) == b"".join(pieces).decode(errors="replace")
+
+
+@pytest.mark.parametrize(
+    ("stops", "pieces", "shown", "stop"),
+    [
+        (["END"], ["abcEN", "Dxyz"], "abc", "END"),
+        (["END"], ["aE", "N", "x"], "aENx", None),
+        (["END"], ["aEN"], "aEN", None),
+        (["b"], ["abcb"], "a", "b"),
+        (["aab"], ["aaa", "ab"], "aa", "aab"),
+        (["。"], ["你好", "。再见"], "你好", "。"),
+        (["👩‍👩"], ["x👩", "\u200d", "👩"], "x", "👩‍👩"),
+        (["bcd", "cd"], ["ab", "cd"], "a", "bcd"),
+        (["abcdef", "cd"], ["abcdef"], "ab", "cd"),
+        (["x", "xy"], ["axy"], "a", "x"),
+        (["\n\n"], ["a\n", "\n", "b"], "a", "\n\n"),
+        ([], ["a", "b"], "ab", None),
+        (["stop", "stop"], ["stop"], "", "stop"),
+    ],
+)
+def test_stop_strings(stops: list[str], pieces: list[str], shown: str, stop: str | None) -> None:
+    assert matched(stops, pieces) == (shown, stop)
+    assert matched(stops, list("".join(pieces))) == (shown, stop)
+
+
+def test_only_a_true_proper_prefix_is_held() -> None:
+    matcher = StopMatcher(["abcabd" + "z" * 1000])
+    assert [matcher.push(p) for p in ["xab", "cab", "c", "q"]] == ["x", "", "abc", "abcq"]
+    assert matcher.flush() == ""
+
+
+def test_after_a_match_nothing_is_shown() -> None:
+    matcher = StopMatcher(["b"])
+    assert [matcher.push("abc"), matcher.push("def"), matcher.flush()] == ["a", "", ""]
+
+
+def reference(stops: list[str], text: str) -> tuple[str, str | None]:
+    for end in range(1, len(text) + 1):
+        found = [stop for stop in stops if text[:end].endswith(stop)]
+        if found:
+            stop = max(found, key=len)
+            return text[: end - len(stop)], stop
+    return text, None
+
+
+def cut(text: str, sizes: list[int]) -> list[str]:
+    pieces = []
+    for size in sizes:
+        pieces.append(text[:size])
+        text = text[size:]
+    return [*pieces, text]
+
+
+@given(
+    st.lists(st.text("ab", min_size=1, max_size=5), max_size=4),
+    st.text("abc", max_size=30),
+    st.lists(st.integers(0, 4), max_size=12),
+)
+@settings(deadline=None)
+def test_matching_equals_a_search_whatever_the_pieces(
+    stops: list[str], text: str, sizes: list[int]
+) -> None:
+    assert matched(stops, cut(text, sizes)) == reference(stops, text)
+
+
+@given(
+    st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=3),
+    st.text("abc", max_size=30),
+)
+@settings(deadline=None)
+def test_what_is_shown_never_vanishes_and_is_never_late(stops: list[str], text: str) -> None:
+    matcher, shown = StopMatcher(stops), ""
+    for end, char in enumerate(text, start=1):
+        shown += matcher.push(char)
+        if matcher.matched:
+            break
+        held = text[:end].removeprefix(shown)
+        assert shown + held == text[:end]
+        assert not held or any(stop.startswith(held) and stop != held for stop in stops)
