@@ -7,7 +7,7 @@ one transaction; then the engine starts. A turn that has begun is finished even 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,11 +143,11 @@ class ChatService:
         """Follow a generation; use `with`, so that it knows when nobody does. Raises UnknownGenerationError."""
         return self._hub.attach(generation_id, from_seq)
 
-    def watch_conversations(self) -> AsyncIterator[ListEvent]:
+    def watch_conversations(self) -> AsyncGenerator[ListEvent]:
         """The list, then its changes. `aclose` it."""
         return watch_conversations(self._bulletin, self.conversations)
 
-    def watch_conversation(self, conversation_id: str) -> AsyncIterator[ConversationEvent]:
+    def watch_conversation(self, conversation_id: str) -> AsyncGenerator[ConversationEvent]:
         """One conversation's views and its generations' events; see chat/watching.py. `aclose` it."""
         return watch_conversation(self._bulletin, self.conversations, self._hub, conversation_id)
 

@@ -1,6 +1,6 @@
 """The topics `conversations` and `conversation` as async iterators. Register first, load then: nothing falls between."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Self
 
 from chat.bulletin import Bulletin, Watcher
@@ -21,7 +21,7 @@ from chat.hub import GenerationHub
 
 async def watch_conversations(
     bulletin: Bulletin, conversations: Conversations
-) -> AsyncIterator[ListEvent]:
+) -> AsyncGenerator[ListEvent]:
     """The list, then its changes; a slow reader gets the list again."""
     with bulletin.watch() as watcher:
         yield ConversationList(await conversations.list())
@@ -48,7 +48,7 @@ async def _wait(watcher: Watcher) -> None:
 
 async def watch_conversation(
     bulletin: Bulletin, conversations: Conversations, hub: GenerationHub, conversation_id: str
-) -> AsyncIterator[ConversationEvent]:
+) -> AsyncGenerator[ConversationEvent]:
     """A view at first and after every change, between them the events of the running generation.
 
     A generation's events come before the view that shows its end. Raises NotFoundError at the first step.

@@ -124,9 +124,9 @@ class Database:
             await connection.run_sync(upgrade)
 
     async def _checkpoint(self) -> None:
-        async with self._write_lock, self._engine.connect() as connection:
-            autocommit = await connection.execution_options(isolation_level="AUTOCOMMIT")
-            await autocommit.execute(text("PRAGMA wal_checkpoint(TRUNCATE)"))
+        outside_transactions = self._engine.execution_options(sqlite_begin=None)
+        async with self._write_lock, outside_transactions.connect() as connection:
+            await connection.execute(text("PRAGMA wal_checkpoint(TRUNCATE)"))
 
 
 def _parse(url: str) -> URL:
@@ -159,4 +159,5 @@ def _on_connect(connection: Any, _record: object) -> None:
 
 def _on_begin(connection: Any) -> None:
     mode = connection.get_execution_options().get("sqlite_begin", "DEFERRED")
-    connection.exec_driver_sql(f"BEGIN {mode}")
+    if mode is not None:
+        connection.exec_driver_sql(f"BEGIN {mode}")

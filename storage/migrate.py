@@ -8,7 +8,10 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
+from alembic.util import CommandError
 from sqlalchemy import Connection
+
+from storage.errors import StorageError
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -23,5 +26,9 @@ def migration_config(connection: Connection | None = None) -> Config:
 
 
 def upgrade(connection: Connection) -> None:
-    """Run what is missing, all or nothing where the database can roll back its schema."""
-    command.upgrade(migration_config(connection), "head")
+    """Run what is missing, all or nothing where the database can roll back its schema. Raises StorageError."""
+    try:
+        command.upgrade(migration_config(connection), "head")
+    except CommandError as error:
+        message = f"the database does not fit this version, perhaps a newer one made it: {error}"
+        raise StorageError(message) from error

@@ -9,6 +9,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, inspect, text
 
 from storage.database import sqlite_url
+from storage.errors import StorageError
 from storage.migrate import migration_config, upgrade
 from storage.models import Base
 from storage.storage import Storage
@@ -61,3 +62,10 @@ async def test_opening_again_keeps_what_is_there(storage: Storage, database_path
     await again.open()
     assert len(await again.conversations.find()) == 1
     await again.close()
+
+
+def test_a_database_of_a_newer_version_is_refused(connection: Connection) -> None:
+    upgrade(connection)
+    connection.execute(text("update alembic_version set version_num = '9999'"))
+    with pytest.raises(StorageError, match="newer"):
+        upgrade(connection)

@@ -1,0 +1,51 @@
+"""Titles, sampling layers and seeds."""
+
+import pytest
+
+from chat.turns import as_frame_error, candidate_seeds, merge_sampling, title_of
+from engine.errors import RequestError
+from engine.sampling_params import SamplingParams
+
+
+@pytest.mark.parametrize(
+    ("content", "title"),
+    [
+        ("Short one", "Short one"),
+        ("  several\n\nlines\tof text ", "several lines of text"),
+        ("word " * 30, "word word word word word word word word word…"),
+        ("x" * 60, "x" * 48 + "…"),
+        ("x" * 48, "x" * 48),
+        ("天" * 60, "天" * 48 + "…"),
+    ],
+)
+def test_a_title_is_the_first_words(content: str, title: str) -> None:
+    assert title_of(content) == title
+
+
+def test_later_layers_win_and_null_is_absent() -> None:
+    merged = merge_sampling(
+        {"a": 1, "max_tokens": 5}, None, {"a": None, "max_completion_tokens": 7}
+    )
+    assert merged == {"a": 1, "max_tokens": 7}
+
+
+def test_seeds_count_up_and_wrap() -> None:
+    assert candidate_seeds(SamplingParams(n=2, seed=2**64 - 1)) == (2**64 - 1, 0)
+    assert candidate_seeds(SamplingParams(n=2, seed=-1)) == (2**64 - 1, 0)
+    assert candidate_seeds(SamplingParams(n=3)) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("param", "expected"),
+    [
+        ("prompt", "content"),
+        ("messages[2].content", "content"),
+        ("n", "n"),
+        (None, None),
+        ("stop_token_ids[0]", "sampling.stop_token_ids[0]"),
+        ("sampling.top_p", "sampling.top_p"),
+    ],
+)
+def test_complaints_are_about_the_frame(param: str | None, expected: str | None) -> None:
+    error = as_frame_error(RequestError("no", param=param, code="c"), "content")
+    assert (error.param, error.code, error.message) == (expected, "c", "no")
