@@ -187,11 +187,12 @@ class BlockPool:
         counts = self.counts
         for state in BlockState:
             assert getattr(counts, state.value) == states.count(state), f"miscounted {state} blocks"
-        assert {b.block_id: b.key for b in self._cached.values()} == {
-            b.block_id: b.key for b in self.blocks if b.key is not None
-        }, "the cache and its blocks disagree"
-        assert all(block.key == key for key, block in self._cached.items()), "wrong key"
-        assert all(b.num_tokens == self.block_size for b in self._cached.values()), (
+        keyed = [block for block in self.blocks if block.key is not None]
+        assert len(keyed) == len(self._cached), "the cache and its blocks disagree"
+        assert all(block.key and self._cached.get(block.key) is block for block in keyed), (
+            "the cache and its blocks disagree"
+        )
+        assert all(b.num_tokens == self.block_size for b in keyed), (
             "a block in the cache is not full"
         )
         stored = sum(block.num_tokens for block in self.blocks if block.ref_count)

@@ -117,9 +117,12 @@ class KVCacheManager:
         child.num_cached_tokens = parent.num_cached_tokens
 
     def free(self, seq: Sequence) -> int:
-        """Take everything from `seq`; returns how many blocks nobody refers to any more."""
+        """Take everything from `seq`; returns how many blocks nobody refers to any more.
+
+        The old table itself stays as it is: a plan under way may hold it.
+        """
         num_released = self.pool.free(seq.block_table)
-        seq.block_table.clear()
+        seq.block_table = []
         seq.num_computed_tokens = 0
         return num_released
 

@@ -69,10 +69,18 @@ class Planner:
         self._schedule_decodes(step)
         self._schedule_prefills(step)
         while not step.scheduled and self._roster.running:
-            self._preempt_youngest()
+            self.preempt_youngest()
             self._schedule_prefills(step)
         num_tokens = self._config.max_num_batched_tokens - step.budget
         return SchedulerOutput(tuple(step.scheduled), tuple(step.block_copies), num_tokens)
+
+    def preempt_youngest(self) -> Sequence:
+        """Take everything from the youngest running sequence and put it at the front of the queue."""
+        seq = self._roster.preempt_youngest()
+        self._kv.free(seq)
+        self._tally.preemptions += 1
+        logger.debug("preempted sequence %s", seq.seq_id)
+        return seq
 
     def num_missing_blocks(self, seq: Sequence) -> int:
         """Blocks `seq` lacks for its context, one more token, and a tail for every candidate to fork from it."""
@@ -95,7 +103,7 @@ class Planner:
 
     def _allocate_or_preempt(self, seq: Sequence) -> list[BlockCopy] | None:
         while (block_copies := self._kv.allocate_slots(seq, 1)) is None:
-            if self._preempt_youngest() is seq:
+            if self.preempt_youngest() is seq:
                 return None
         return block_copies
 
@@ -153,13 +161,6 @@ class Planner:
             self._tally.prefix_queries += seq.num_tokens
             self._tally.prefix_hits += seq.num_cached_tokens
             self._tally.prompt_tokens += seq.num_prompt_tokens
-
-    def _preempt_youngest(self) -> Sequence:
-        seq = self._roster.preempt_youngest()
-        self._kv.free(seq)
-        self._tally.preemptions += 1
-        logger.debug("preempted sequence %s", seq.seq_id)
-        return seq
 
 
 def _samples(leader: Sequence) -> tuple[SampleRequest, ...]:

@@ -6,6 +6,8 @@ Tokens drawn are a pure function of (context, seed), so batching, chunking, cach
 change them: `expected_tokens` says what a sequence yields alone.
 """
 
+import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any
@@ -13,14 +15,19 @@ from typing import Any
 from engine.config import SchedulerConfig
 from engine.outputs import (
     BlockCopy,
+    FinishReason,
     ModelRunnerOutput,
     SampledToken,
     SampleRequest,
     ScheduledSequence,
     SchedulerOutput,
+    SequenceEnd,
+    StepOutput,
     TokenLogprob,
 )
 from engine.sampling_params import SamplingParams
+from engine.scheduler import Scheduler
+from engine.sequence import Request
 from engine.stats import ModelInfo
 
 VOCAB_SIZE = 256
@@ -70,6 +77,89 @@ def expected_tokens(
         request = SampleRequest(0, params, seed, prompt, output, forbidden)
         output.append(_draw(script, request, [*prompt, *output]))
     return output
+
+
+class Harness:
+    """A scheduler over a `FakeModelRunner`, with what came out of it by (request_id, index).
+
+    Integrity is checked after every step. `run` also checks that each text is what the candidate yields alone.
+    """
+
+    def __init__(self, script: Script = pseudo_random_token, **changes: Any) -> None:
+        self.config = make_config(**changes)
+        self.script = script
+        self.scheduler = Scheduler(self.config)
+        self.runner = FakeModelRunner(self.config, script)
+        self.requests: list[Request] = []
+        self.texts: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        self.ends: dict[tuple[int, int], SequenceEnd] = {}
+        self.progress: list[tuple[int, int]] = []
+
+    def add(self, prompt: Sequence[int], **params: Any) -> Request:
+        """Add a request; sampling parameters by name, 8 tokens at most and no EOS unless said."""
+        defaults: dict[str, Any] = {"max_tokens": 8, "ignore_eos": True}
+        params_ = SamplingParams(**(defaults | params))
+        request = Request(len(self.requests), list(prompt), params_, time.monotonic())
+        self.scheduler.add_request(request)
+        self.requests.append(request)
+        return request
+
+    def step(self) -> SchedulerOutput:
+        """One step; returns its plan."""
+        plan = self.scheduler.schedule()
+        output = self.runner.execute(plan) if plan.scheduled else ModelRunnerOutput({})
+        self.take(self.scheduler.update(plan, output))
+        self.scheduler.check_integrity()
+        return plan
+
+    def steps(self, count: int) -> None:
+        """Several steps."""
+        for _ in range(count):
+            self.step()
+
+    def run(self) -> None:
+        """Steps until nothing is left to do; fails when that does not come, or when a text is not as alone."""
+        for _ in range(10_000):
+            if not self.scheduler.has_work:
+                break
+            self.step()
+        assert not self.scheduler.has_work, "the engine does not come to rest"
+        for (request_id, index), text in self.texts.items():
+            request = self.requests[request_id]
+            expected = expected_tokens(
+                request.prompt_token_ids, request.params, index, self.config, self.script
+            )
+            is_whole = self.ends[request_id, index].reason is FinishReason.LENGTH
+            assert text == (expected if is_whole else expected[: len(text)])
+
+    def abort(self, request: Request, index: int | None = None) -> list[int]:
+        """Abort; returns the indices that ended."""
+        outputs = self.scheduler.abort(request.request_id, index)
+        self.take(outputs)
+        return [output.index for output in outputs]
+
+    def take(self, outputs: Sequence[StepOutput]) -> None:
+        """Collect outputs; nothing may follow a sequence's end."""
+        for output in outputs:
+            key = (output.request_id, output.index)
+            assert key not in self.ends, f"{key}: an output after the end"
+            if output.progress is not None:
+                self.progress.append((output.request_id, output.progress.computed_tokens))
+            if output.sampled is not None:
+                self.texts[key].append(output.sampled.token_id)
+            if output.end is not None:
+                self.ends[key] = output.end
+
+    @property
+    def num_live_blocks(self) -> int:
+        """Blocks that a sequence refers to: what a leak would leave."""
+        counts = self.scheduler.stats().blocks
+        return counts.private + counts.shared
+
+    @property
+    def free_block_ids(self) -> list[int]:
+        """The free queue, front first."""
+        return [block.block_id for block in self.scheduler.kv.pool.free_queue]
 
 
 class FakeModelRunner:

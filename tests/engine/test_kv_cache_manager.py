@@ -1,0 +1,365 @@
+"""Block tables on ten blocks of four tokens: prefix hits, slots, copy-on-write, forks; exact ids throughout."""
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from engine.kv_cache_manager import KVCacheManager, block_key, root_key
+from engine.outputs import BlockCopy
+from engine.sampling_params import SamplingParams
+from engine.sequence import Request, Sequence
+from tests.fakes import make_config
+
+SEQ_IDS = itertools.count()
+
+
+@pytest.fixture
+def kv() -> KVCacheManager:
+    return KVCacheManager(make_config())
+
+
+def make_sequence(tokens: list[int], salt: str | None = None) -> Sequence:
+    seq_id = next(SEQ_IDS)
+    request = Request(seq_id, tokens, SamplingParams(cache_salt=salt), 0.0)
+    return Sequence(seq_id, request, 0, 100, frozenset())
+
+
+def compute(kv: KVCacheManager, seq: Sequence, num_tokens: int | None = None) -> list[BlockCopy]:
+    """A step that computes `num_tokens` (or all) of what is left."""
+    num_tokens = num_tokens or seq.num_uncomputed_tokens
+    copies = kv.allocate_slots(seq, num_tokens)
+    assert copies is not None
+    kv.release_copies()
+    kv.commit(seq, num_tokens)
+    return copies
+
+
+def computed(kv: KVCacheManager, tokens: list[int], salt: str | None = None) -> Sequence:
+    """A sequence whose tokens are all in the pool; a next token is known."""
+    seq = make_sequence(tokens, salt)
+    compute(kv, seq)
+    seq.append(99, 0.0)
+    return seq
+
+
+def free_ids(kv: KVCacheManager) -> list[int]:
+    return [block.block_id for block in kv.pool.free_queue]
+
+
+def ref_counts(kv: KVCacheManager, seq: Sequence) -> list[int]:
+    return [kv.pool.blocks[i].ref_count for i in seq.block_table]
+
+
+# --- slots ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("length", "table"), [(3, [0]), (4, [0]), (5, [0, 1])])
+def test_blocks_are_taken_only_for_tokens_that_are_computed(
+    kv: KVCacheManager, length: int, table: list[int]
+) -> None:
+    assert computed(kv, list(range(length))).block_table == table
+
+
+def test_table_grows_by_a_block_exactly_at_its_edge(kv: KVCacheManager) -> None:
+    seq = computed(kv, [1, 2, 3])
+    tables = []
+    for token in range(6):
+        compute(kv, seq)
+        seq.append(token, 0.0)
+        tables.append(seq.block_table.copy())
+    assert tables == [[0], [0, 1], [0, 1], [0, 1], [0, 1], [0, 1, 2]]
+
+
+def test_allocation_is_all_or_nothing(kv: KVCacheManager) -> None:
+    computed(kv, list(range(30)))
+    seq = make_sequence(list(range(50, 63)))
+    before = free_ids(kv)
+    assert kv.allocate_slots(seq, 13) is None
+    assert (seq.block_table, free_ids(kv)) == ([], before)
+    assert kv.allocate_slots(seq, 8) == []
+    assert seq.block_table == [8, 9]
+
+
+def test_freed_table_returns_in_reverse_so_that_its_tail_is_evicted_first(
+    kv: KVCacheManager,
+) -> None:
+    seq = computed(kv, list(range(13)))
+    assert kv.free(seq) == 4
+    assert free_ids(kv) == [3, 4, 5, 6, 7, 8, 9, 2, 1, 0]
+    assert (seq.block_table, seq.num_computed_tokens) == ([], 0)
+
+
+# --- prefix cache --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("length", "num_hits"), [(1, 0), (3, 0), (4, 0), (5, 1), (8, 1), (9, 2), (12, 2), (13, 3)]
+)
+def test_hit_leaves_at_least_one_token_to_compute(
+    kv: KVCacheManager, length: int, num_hits: int
+) -> None:
+    tokens = list(range(13))
+    kv.free(computed(kv, tokens))
+    seq = make_sequence(tokens[:length])
+    hits = kv.lookup(seq)
+    assert hits == [0, 1, 2][:num_hits]
+    kv.attach(seq, hits)
+    assert (seq.block_table, seq.num_computed_tokens) == (hits, num_hits * 4)
+    compute(kv, seq)
+    seq.append(99, 0.0)
+    kv.check_integrity([seq])
+
+
+def test_hit_stops_at_the_first_miss(kv: KVCacheManager) -> None:
+    seq = computed(kv, list(range(17)))
+    middle = kv.pool.blocks[1]
+    assert middle.key is not None
+    kv.free(seq)
+    kv.pool.free_queue.remove(middle)
+    kv.pool.free_queue.appendleft(middle)
+    assert kv.pool.allocate() == 1
+    assert kv.lookup(make_sequence(list(range(17)))) == [0]
+
+
+def test_hit_stops_where_the_tokens_differ(kv: KVCacheManager) -> None:
+    kv.free(computed(kv, list(range(12))))
+    assert kv.lookup(make_sequence([0, 1, 2, 3, 4, 5, 6, 77, 8, 9, 10, 11, 12])) == [0]
+
+
+def test_same_tokens_at_another_position_do_not_hit(kv: KVCacheManager) -> None:
+    kv.free(computed(kv, [1, 2, 3, 4, 1, 2, 3, 4, 5]))
+    assert kv.lookup(make_sequence([9, 9, 9, 9, 1, 2, 3, 4, 5])) == []
+    assert kv.lookup(make_sequence([1, 2, 3, 4, 5])) == [0]
+
+
+def test_block_enters_the_cache_after_the_step_that_wrote_it(kv: KVCacheManager) -> None:
+    writer, reader = make_sequence(list(range(9))), make_sequence(list(range(9)))
+    kv.allocate_slots(writer, 9)
+    assert kv.lookup(reader) == []
+    kv.commit(writer, 9)
+    assert kv.lookup(reader) == [0, 1]
+
+
+def test_blocks_of_a_step_that_was_not_executed_are_never_found(kv: KVCacheManager) -> None:
+    seq = make_sequence(list(range(13)))
+    compute(kv, seq, 6)
+    kv.allocate_slots(seq, 7)
+    kv.free(seq)
+    assert kv.lookup(make_sequence(list(range(13)))) == [0]
+
+
+def test_generated_tokens_are_cached_too(kv: KVCacheManager) -> None:
+    seq = computed(kv, [1, 2, 3])
+    compute(kv, seq)
+    kv.free(seq)
+    assert kv.lookup(make_sequence([1, 2, 3, 99, 5])) == [0]
+
+
+def test_evicted_block_is_not_found(kv: KVCacheManager) -> None:
+    kv.free(computed(kv, list(range(9))))
+    computed(kv, list(range(100, 136)))
+    assert kv.lookup(make_sequence(list(range(9)))) == [0]
+    kv.pool.allocate()
+    assert kv.lookup(make_sequence(list(range(9)))) == []
+
+
+@pytest.mark.parametrize("salt", [None, "", "b"])
+def test_salts_do_not_see_each_other(kv: KVCacheManager, salt: str | None) -> None:
+    kv.free(computed(kv, list(range(9)), salt="a"))
+    assert kv.lookup(make_sequence(list(range(9)), salt)) == []
+    assert kv.lookup(make_sequence(list(range(9)), "a")) == [0, 1]
+
+
+def test_parts_of_a_key_cannot_run_into_each_other() -> None:
+    roots = [
+        root_key("model", None),
+        root_key("model", ""),
+        root_key("modelsalt", None),
+        root_key("model", "salt"),
+        root_key("models", "alt"),
+        root_key("model:1:4:salt", ""),
+        root_key("", "model"),
+        root_key("model", "\ud800"),
+    ]
+    keys = [block_key(root, [1, 2]) for root in roots] + [block_key(roots[0], [12])]
+    assert len(set(roots + keys)) == len(roots) + len(keys)
+    assert min(map(len, keys)) >= 16
+
+
+def test_without_prefix_caching_nothing_is_found() -> None:
+    kv = KVCacheManager(make_config(enable_prefix_caching=False))
+    kv.free(computed(kv, list(range(9))))
+    assert kv.lookup(make_sequence(list(range(9)))) == []
+    assert kv.pool.counts.cached == 0
+
+
+def test_live_hits_are_told_from_cached_ones(kv: KVCacheManager) -> None:
+    first = computed(kv, list(range(9)))
+    hits = kv.lookup(make_sequence(list(range(9))))
+    assert (hits, kv.num_live(hits)) == ([0, 1], 2)
+    kv.free(first)
+    assert (kv.lookup(make_sequence(list(range(9)))), kv.num_live(hits)) == ([0, 1], 0)
+
+
+# --- fork and copy-on-write ----------------------------------------------------------------------
+
+
+def fork(kv: KVCacheManager, parent: Sequence, count: int) -> list[Sequence]:
+    """`count` candidates in all, each with a first token of its own."""
+    children = []
+    for token in range(count - 1):
+        child = make_sequence(parent.request.prompt_token_ids)
+        kv.fork(parent, child)
+        child.append(60 + token, 0.0)
+        children.append(child)
+    return [parent, *children]
+
+
+def test_fork_copies_the_table_and_moves_nothing(kv: KVCacheManager) -> None:
+    parent = computed(kv, list(range(6)))
+    before = free_ids(kv)
+    _, child = fork(kv, parent, 2)
+    assert child.block_table == parent.block_table == [0, 1]
+    assert child.block_table is not parent.block_table
+    assert (ref_counts(kv, child), child.num_computed_tokens) == ([2, 2], 6)
+    assert free_ids(kv) == before
+    assert (kv.pool.counts.shared, kv.pool.tokens_stored) == (2, 6)
+
+
+def test_first_writers_of_a_shared_tail_copy_and_the_last_owner_keeps_it(
+    kv: KVCacheManager,
+) -> None:
+    candidates = fork(kv, computed(kv, list(range(6))), 3)
+    copies = [kv.allocate_slots(seq, 1) for seq in candidates]
+    assert copies == [[BlockCopy(1, 2)], [BlockCopy(1, 3)], []]
+    assert [seq.block_table for seq in candidates] == [[0, 2], [0, 3], [0, 1]]
+    kv.check_integrity(candidates)
+    kv.release_copies()
+    for seq in candidates:
+        kv.commit(seq, 1)
+        seq.append(70, 0.0)
+    kv.check_integrity(candidates)
+    assert [ref_counts(kv, seq) for seq in candidates] == [[3, 1]] * 3
+    assert kv.pool.tokens_stored == 4 + 3 * 3
+    assert kv.num_cow_copies == 2
+
+
+def test_tail_at_a_block_edge_needs_no_copy(kv: KVCacheManager) -> None:
+    candidates = fork(kv, computed(kv, list(range(8))), 3)
+    assert [kv.allocate_slots(seq, 1) for seq in candidates] == [[], [], []]
+    assert [seq.block_table for seq in candidates] == [[0, 1, 2], [0, 1, 3], [0, 1, 4]]
+
+
+def test_source_of_a_copy_is_not_handed_out_before_the_step_was_executed(
+    kv: KVCacheManager,
+) -> None:
+    first, second = fork(kv, computed(kv, list(range(6))), 2)
+    assert kv.allocate_slots(first, 1) == [BlockCopy(1, 2)]
+    kv.free(second)
+    assert 1 not in free_ids(kv)
+    kv.release_copies()
+    assert 1 in free_ids(kv)
+
+
+def test_copy_needs_a_block_or_nothing_happens(kv: KVCacheManager) -> None:
+    first, second = fork(kv, computed(kv, list(range(38))), 2)
+    assert kv.allocate_slots(first, 1) is None
+    assert ref_counts(kv, first) == ref_counts(kv, second) == [2] * 10
+    kv.free(second)
+    assert kv.allocate_slots(first, 1) == []
+
+
+def test_end_of_one_candidate_leaves_the_others_whole(kv: KVCacheManager) -> None:
+    first, second = fork(kv, computed(kv, list(range(6))), 2)
+    assert kv.count_shared(first) == 2
+    assert kv.free(first) == 0
+    assert ref_counts(kv, second) == [1, 1]
+    assert kv.count_shared(second) == 0
+    assert kv.free(second) == 2
+
+
+@pytest.mark.parametrize("num_candidates", [1, 3])
+@pytest.mark.parametrize("num_prompt", [3, 4, 5, 7, 8, 9])
+@pytest.mark.parametrize("num_output", [1, 4, 5])
+def test_blocks_of_candidates_follow_the_formula(
+    kv: KVCacheManager, num_candidates: int, num_prompt: int, num_output: int
+) -> None:
+    candidates = fork(kv, computed(kv, list(range(num_prompt))), num_candidates)
+    for token in range(num_output):
+        for seq in candidates:
+            compute(kv, seq)
+            seq.append(100 + 10 * seq.seq_id + token, 0.0)
+    tails = -(-(num_prompt % 4 + num_output) // 4)
+    live = kv.pool.counts.private + kv.pool.counts.shared
+    assert live == num_prompt // 4 + num_candidates * tails
+    kv.check_integrity(candidates)
+
+
+# --- integrity -----------------------------------------------------------------------------------
+
+
+def _take_a_block_twice(kv: KVCacheManager, seq: Sequence) -> None:
+    kv.pool.share(seq.block_table[0])
+
+
+def _lose_a_block(kv: KVCacheManager, seq: Sequence) -> None:
+    seq.block_table.pop()
+
+
+def _share_without_counting(kv: KVCacheManager, seq: Sequence) -> None:
+    seq.block_table[1] = seq.block_table[0]
+
+
+def _change_a_token(kv: KVCacheManager, seq: Sequence) -> None:
+    seq.token_ids[2] = 55
+
+
+def _compute_too_much(kv: KVCacheManager, seq: Sequence) -> None:
+    seq.num_computed_tokens = seq.num_tokens
+
+
+def _forget_computed_tokens(kv: KVCacheManager, seq: Sequence) -> None:
+    seq.num_computed_tokens = 3
+
+
+def _miscount_stored_tokens(kv: KVCacheManager, seq: Sequence) -> None:
+    kv.pool.fill(seq.block_table[1], 1)
+
+
+def _invent_a_copy(kv: KVCacheManager, seq: Sequence) -> None:
+    kv.pool.blocks[0].num_pending_reads = 1
+
+
+@pytest.mark.parametrize(
+    ("breakage", "complaint"),
+    [
+        (_take_a_block_twice, "owners counted"),
+        (_lose_a_block, "owners counted"),
+        (_share_without_counting, "owners counted"),
+        (_change_a_token, "key of other tokens"),
+        (_compute_too_much, "nothing left to compute"),
+        (_forget_computed_tokens, "before it was computed|miscounted"),
+        (_miscount_stored_tokens, "miscounted"),
+        (_invent_a_copy, "wrong reads"),
+    ],
+)
+def test_check_integrity_notices(
+    kv: KVCacheManager, breakage: Callable[[KVCacheManager, Sequence], None], complaint: str
+) -> None:
+    seq = computed(kv, list(range(6)))
+    kv.check_integrity([seq])
+    breakage(kv, seq)
+    with pytest.raises(AssertionError, match=complaint):
+        kv.check_integrity([seq])
+
+
+def test_check_integrity_notices_a_block_that_is_cached_too_early(kv: KVCacheManager) -> None:
+    seq = make_sequence(list(range(12)))
+    compute(kv, seq, 4)
+    kv.allocate_slots(seq, 8)
+    kv.check_integrity([seq])
+    kv.pool.fill(1, 4)
+    kv.pool.cache(1, block_key(seq.block_keys[0], [4, 5, 6, 7]))
+    with pytest.raises(AssertionError, match="before it was computed"):
+        kv.check_integrity([seq])

@@ -1,0 +1,339 @@
+"""Who computes what, step by step: budget, admission, preemption. Ten blocks of four tokens unless said."""
+
+import pytest
+
+from engine.outputs import FinishReason, SchedulerOutput
+from tests.fakes import Harness
+
+
+def shape(plan: SchedulerOutput) -> list[tuple[int, int, int, int]]:
+    """(seq_id, start, number of tokens, number of draws) of each scheduled sequence."""
+    return [(e.seq_id, e.start_position, len(e.token_ids), len(e.samples)) for e in plan.scheduled]
+
+
+def prompt(length: int, start: int = 0) -> list[int]:
+    return [3 + (start + i) % 250 for i in range(length)]
+
+
+# --- budget --------------------------------------------------------------------------------------
+
+
+def test_long_prompt_is_computed_in_chunks_under_the_budget() -> None:
+    engine = Harness(max_num_batched_tokens=8)
+    engine.add(prompt(19), max_tokens=2)
+    plans = [shape(engine.step()) for _ in range(4)]
+    assert plans == [[(0, 0, 8, 0)], [(0, 8, 8, 0)], [(0, 16, 3, 1)], [(0, 19, 1, 1)]]
+    assert engine.progress == [(0, 8), (0, 16), (0, 19)]
+    assert not engine.scheduler.has_work
+
+
+def test_decodes_come_first_and_prefills_share_what_is_left() -> None:
+    engine = Harness(max_num_batched_tokens=8, num_blocks=20)
+    engine.add(prompt(4))
+    engine.step()
+    engine.add(prompt(20, 50))
+    assert shape(engine.step()) == [(0, 4, 1, 1), (1, 0, 7, 0)]
+    assert shape(engine.step()) == [(0, 5, 1, 1), (1, 7, 7, 0)]
+
+
+def test_sequence_joins_at_the_next_step_and_leaves_in_the_step_it_ends() -> None:
+    engine = Harness()
+    engine.add(prompt(4), max_tokens=3)
+    engine.step()
+    engine.add(prompt(5, 50), max_tokens=1)
+    assert shape(engine.step()) == [(0, 4, 1, 1), (1, 0, 5, 1)]
+    assert shape(engine.step()) == [(0, 5, 1, 1)]
+    assert engine.num_live_blocks == 0
+
+
+def test_short_prompt_behind_long_ones_starts_at_once() -> None:
+    engine = Harness(max_num_batched_tokens=8, num_blocks=60)
+    engine.add(prompt(100))
+    engine.step()
+    engine.add(prompt(90, 100))
+    engine.add(prompt(3, 200))
+    assert shape(engine.step()) == [(0, 8, 4, 0), (1, 0, 1, 0), (2, 0, 3, 1)]
+
+
+def test_oldest_prompt_keeps_half_of_the_budget_under_a_stream_of_short_ones() -> None:
+    engine = Harness(max_num_batched_tokens=8, num_blocks=100)
+    engine.add(prompt(40))
+    for i in range(12):
+        engine.add(prompt(4, 7 * i + 40), max_tokens=1)
+    starts = [shape(engine.step())[0] for _ in range(5)]
+    assert [(seq_id, start) for seq_id, start, *_ in starts] == [(0, 4 * i) for i in range(5)]
+
+
+def test_those_without_a_share_wait_for_the_budget() -> None:
+    engine = Harness(max_num_batched_tokens=8, num_blocks=100)
+    for i in range(3):
+        engine.add(prompt(30 - i, 40 * i))
+    assert shape(engine.step()) == [(0, 0, 4, 0), (2, 0, 4, 0)]
+    stats = engine.scheduler.stats()
+    assert (stats.num_waiting, stats.waiting_budget, stats.waiting_capacity) == (1, 1, 0)
+    assert [r.waiting_reason for r in engine.scheduler.requests()] == [None, "budget", None]
+
+
+# --- admission -----------------------------------------------------------------------------------
+
+
+def test_candidates_take_a_slot_each_before_they_are_born() -> None:
+    engine = Harness(max_num_seqs=4, num_blocks=60)
+    engine.add(prompt(4), n=3)
+    engine.add(prompt(4, 50), n=2)
+    engine.add(prompt(4, 90))
+    assert shape(engine.step()) == [(0, 0, 4, 3)]
+    stats = engine.scheduler.stats()
+    assert (stats.num_running, stats.num_waiting, stats.waiting_capacity) == (3, 2, 2)
+    engine.run()
+
+
+def test_context_that_does_not_fit_waits_and_those_behind_it_wait_too() -> None:
+    engine = Harness()
+    engine.add(prompt(24))
+    engine.add(prompt(16, 50))
+    engine.add(prompt(2, 90))
+    assert shape(engine.step()) == [(0, 0, 24, 1)]
+    assert [r.waiting_reason for r in engine.scheduler.requests()] == [None] + ["capacity"] * 2
+    engine.run()
+
+
+def test_what_running_prefills_still_need_is_not_given_away() -> None:
+    engine = Harness(max_num_batched_tokens=8)
+    engine.add(prompt(30))
+    engine.step()
+    engine.add(prompt(8, 50))
+    assert shape(engine.step()) == [(0, 8, 8, 0)]
+    assert engine.scheduler.stats().waiting_capacity == 1
+    engine.run()
+    assert engine.scheduler.stats().counters.preemptions == 0
+
+
+def test_tails_of_unborn_candidates_are_counted() -> None:
+    engine = Harness()
+    engine.add(prompt(6), n=5, max_tokens=2)
+    engine.add(prompt(10, 50))
+    engine.add(prompt(3, 90))
+    assert [seq_id for seq_id, *_ in shape(engine.step())] == [0, 5, 6]
+    engine = Harness()
+    engine.add(prompt(6), n=5, max_tokens=2)
+    engine.add(prompt(16, 50))
+    assert [seq_id for seq_id, *_ in shape(engine.step())] == [0]
+
+
+def test_cached_blocks_of_a_hit_are_no_longer_free_once_used() -> None:
+    engine = Harness()
+    engine.add(prompt(21), max_tokens=1)
+    engine.run()
+    assert engine.scheduler.stats().blocks.cached == 5
+    engine.add(prompt(21), max_tokens=8)
+    engine.add(prompt(17, 50), max_tokens=8)
+    plan = engine.step()
+    assert shape(plan) == [(1, 20, 1, 1)]
+    assert plan.scheduled[0].block_table == [0, 1, 2, 3, 4, 5]
+    assert engine.scheduler.stats().waiting_capacity == 1
+    engine.run()
+
+
+def test_live_blocks_of_a_hit_cost_nothing() -> None:
+    engine = Harness()
+    engine.add(prompt(29), max_tokens=8)
+    engine.step()
+    engine.add(prompt(30), max_tokens=2)
+    assert shape(engine.step()) == [(0, 29, 1, 1), (1, 28, 2, 1)]
+    assert engine.scheduler.stats().blocks.shared == 7
+    engine.run()
+
+
+def test_hit_that_an_admission_before_it_evicts_is_recomputed() -> None:
+    engine = Harness(num_blocks=8)
+    engine.add(prompt(5), max_tokens=1)
+    engine.run()
+    engine.add(prompt(26, 50), max_tokens=1)
+    engine.add(prompt(5), max_tokens=1)
+    engine.run()
+    assert [len(engine.texts[i, 0]) for i in range(3)] == [1, 1, 1]
+
+
+# --- prefix hits ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [3, 4, 5, 7, 8, 9, 12])
+def test_text_is_the_same_hot_as_cold_and_one_token_is_always_computed(length: int) -> None:
+    engine = Harness()
+    for _ in range(2):
+        engine.add(prompt(length), max_tokens=6)
+        engine.run()
+    assert engine.texts[0, 0] == engine.texts[1, 0]
+    num_cached = (length - 1) // 4 * 4
+    assert engine.ends[1, 0].usage.cached_tokens == num_cached
+    assert any(e.start_position == num_cached for p in engine.runner.plans[6:] for e in p.scheduled)
+
+
+def test_chunked_prefill_starts_at_the_hit() -> None:
+    engine = Harness(max_num_batched_tokens=8)
+    engine.add(prompt(13), max_tokens=1)
+    engine.run()
+    engine.add([*prompt(13), *prompt(10, 100)], max_tokens=1)
+    assert shape(engine.step()) == [(1, 12, 8, 0)]
+    assert shape(engine.step()) == [(1, 20, 3, 1)]
+    assert engine.progress[-2:] == [(1, 20), (1, 23)]
+
+
+def test_prefix_counters_count_tokens_of_first_passes() -> None:
+    engine = Harness()
+    engine.add(prompt(9), max_tokens=1, n=3)
+    engine.run()
+    engine.add(prompt(10), max_tokens=1)
+    engine.run()
+    counters = engine.scheduler.stats().counters
+    assert (counters.prefix_queries, counters.prefix_hits, counters.prompt_tokens) == (19, 8, 19)
+    assert [engine.ends[0, i].usage.cached_tokens for i in range(3)] == [0, 0, 0]
+
+
+# --- preemption ----------------------------------------------------------------------------------
+
+
+def test_youngest_running_sequence_is_preempted_and_returns_when_its_context_fits() -> None:
+    engine = Harness(num_blocks=4)
+    engine.add(prompt(7), max_tokens=7)
+    engine.add(prompt(7, 50), max_tokens=7)
+    engine.steps(2)
+    assert engine.free_block_ids == []
+    assert shape(engine.step()) == [(0, 8, 1, 1)]
+    stats = engine.scheduler.stats()
+    assert (stats.num_running, stats.num_waiting, stats.counters.preemptions) == (1, 1, 1)
+    assert [r.state for r in engine.scheduler.requests()] == ["running", "preempted"]
+    assert engine.scheduler.requests()[1].waiting_reason == "capacity"
+    engine.run()
+    assert engine.scheduler.stats().counters.preemptions == 1
+    assert [len(engine.texts[i, 0]) for i in (0, 1)] == [7, 7]
+
+
+def test_preempted_sequence_stands_at_the_front_of_the_queue() -> None:
+    engine = Harness(num_blocks=4)
+    for i in range(3):
+        engine.add(prompt(7, 50 * i), max_tokens=7)
+    engine.steps(3)
+    assert [seq.seq_id for seq in engine.scheduler._roster.waiting] == [1, 2]
+    engine.run()
+
+
+def test_preemption_frees_in_reverse_and_reuses_what_is_left_in_the_cache() -> None:
+    engine = Harness(num_blocks=7)
+    engine.add(prompt(11), max_tokens=4)
+    engine.add(prompt(14, 50), max_tokens=3)
+    engine.steps(2)
+    plan = engine.step()
+    assert shape(plan) == [(0, 12, 1, 1)]
+    assert plan.scheduled[0].block_table == [0, 1, 2, 6]
+    assert engine.free_block_ids == [5, 4, 3]
+    engine.run()
+    resumed = [e for p in engine.runner.plans[3:] for e in p.scheduled if e.seq_id == 1]
+    assert (resumed[0].start_position, len(resumed[0].token_ids)) == (12, 4)
+    assert engine.ends[1, 0].usage.cached_tokens == 0
+
+
+@pytest.mark.parametrize("length", [3, 4, 5, 7, 8, 9])
+@pytest.mark.parametrize("caching", [True, False])
+def test_preemption_is_invisible(length: int, caching: bool) -> None:
+    engine = Harness(num_blocks=6, enable_prefix_caching=caching, max_num_batched_tokens=8)
+    for i in range(4):
+        engine.add(prompt(length, 50 * i), max_tokens=12, seed=i, logprobs=1)
+    engine.run()
+    assert engine.scheduler.stats().counters.preemptions > 0
+    assert {len(text) for text in engine.texts.values()} == {12}
+    assert engine.num_live_blocks == 0
+
+
+def test_preempted_prompt_starts_over_and_candidates_are_born_later() -> None:
+    engine = Harness(num_blocks=6, max_num_batched_tokens=8)
+    engine.add(prompt(7), max_tokens=12)
+    engine.step()
+    engine.add(prompt(9, 50), n=2, max_tokens=3)
+    engine.step()
+    engine.scheduler._planner.preempt_youngest()
+    assert [len(r.sequences[0].followers) for r in engine.requests] == [0, 1]
+    engine.run()
+    assert [len(engine.texts[1, i]) for i in (0, 1)] == [3, 3]
+
+
+def test_only_sequence_that_outgrows_the_pool_ends_with_length() -> None:
+    engine = Harness(num_blocks=3)
+    engine.add(prompt(5), max_tokens=100)
+    engine.run()
+    assert engine.ends[0, 0].reason is FinishReason.LENGTH
+    assert len(engine.texts[0, 0]) == 3 * 4 + 1 - 5
+    assert engine.num_live_blocks == 0
+
+
+def test_sequences_that_outgrow_the_pool_together_get_the_text_they_get_alone() -> None:
+    engine = Harness(num_blocks=3)
+    for i in range(3):
+        engine.add(prompt(2, 50 * i), max_tokens=100)
+    engine.run()
+    assert {len(text) for text in engine.texts.values()} == {3 * 4 + 1 - 2}
+
+
+def test_prefills_that_block_each_other_give_way_to_the_oldest() -> None:
+    engine = Harness(num_blocks=10, max_num_batched_tokens=8)
+    engine.add(prompt(16), max_tokens=4)
+    engine.add(prompt(14, 50), max_tokens=4)
+    engine.steps(2)
+    stolen = [engine.scheduler.kv.pool.allocate() for _ in range(6)]
+    plan = engine.scheduler.schedule()
+    assert [(e.seq_id, e.start_position) for e in plan.scheduled] == [(0, 8)]
+    assert engine.scheduler.stats().counters.preemptions == 1
+    engine.scheduler.kv.pool.free(stolen)
+    engine.take(engine.scheduler.update(plan, engine.runner.execute(plan)))
+    engine.run()
+
+
+# --- candidates ----------------------------------------------------------------------------------
+
+
+def test_candidates_fork_after_the_prompt_and_each_draws_its_first_token() -> None:
+    engine = Harness(max_num_batched_tokens=8)
+    engine.add(prompt(10), n=3, seed=5)
+    assert shape(engine.step()) == [(0, 0, 8, 0)]
+    assert engine.scheduler.stats().blocks.private == 2
+    plan = engine.step()
+    assert shape(plan) == [(0, 8, 2, 3)]
+    assert [s.seed for s in plan.scheduled[0].samples] == [5, 6, 7]
+    stats = engine.scheduler.stats()
+    assert (stats.num_running, stats.counters.forks, stats.counters.cow_copies) == (3, 2, 0)
+    assert (stats.blocks.private, stats.blocks.shared, stats.tokens_stored) == (0, 3, 10)
+    plan = engine.step()
+    assert shape(plan) == [(0, 10, 1, 1), (1, 10, 1, 1), (2, 10, 1, 1)]
+    assert [(c.src, c.dst) for c in plan.block_copies] == [(2, 3), (2, 4)]
+    engine.run()
+    assert len({text[0] for text in engine.texts.values()}) == 3
+
+
+def test_more_candidates_than_the_pool_can_hold_at_once_all_finish() -> None:
+    engine = Harness(num_blocks=4)
+    engine.add(prompt(6), n=5, seed=1, max_tokens=9)
+    engine.run()
+    assert engine.scheduler.stats().counters.preemptions > 0
+    assert [len(engine.texts[0, i]) for i in range(5)] == [9] * 5
+
+
+def test_preempted_candidate_keeps_its_siblings_and_shares_their_prompt_again() -> None:
+    engine = Harness(num_blocks=5)
+    engine.add(prompt(8), n=2, seed=1, max_tokens=9)
+    engine.steps(4)
+    engine.scheduler._planner.preempt_youngest()
+    assert engine.scheduler.requests()[0].state == "running"
+    plan = engine.step()
+    assert [e.block_table[:2] for e in plan.scheduled] == [[0, 1], [0, 1]]
+    assert engine.scheduler.stats().blocks.shared == 2
+    engine.run()
+
+
+def test_candidate_that_ends_early_leaves_the_others_alone() -> None:
+    engine = Harness(lambda request, context: 7 if request.seed == 2 else 9)
+    engine.add(prompt(6), n=3, seed=1, max_tokens=5, stop_token_ids=(7,))
+    engine.run()
+    assert [engine.texts[0, i] for i in range(3)] == [[9] * 5, [7], [9] * 5]
+    assert [engine.ends[0, i].reason for i in range(3)] == ["length", "stop", "length"]
+    assert engine.ends[0, 1].stop_token_id == 7

@@ -1,0 +1,123 @@
+"""Places in the roster: the queue, those that run by age, and heirs."""
+
+from collections.abc import Callable
+
+import pytest
+
+from engine.roster import Roster
+from engine.sampling_params import SamplingParams
+from engine.sequence import Request, Sequence, SequenceStatus
+
+
+def enter(roster: Roster, request_id: int, n: int = 1) -> list[Sequence]:
+    request = Request(request_id, [1, 2, 3], SamplingParams(n=n), 0.0)
+    request.sequences = [
+        Sequence(10 * request_id + index, request, index, 8, frozenset()) for index in range(n)
+    ]
+    roster.enter(request)
+    return request.sequences
+
+
+def test_running_is_kept_by_age_whatever_the_order_of_admission() -> None:
+    roster = Roster()
+    first, second, third = (enter(roster, i)[0] for i in range(3))
+    for seq in (third, first, second):
+        roster.admit(seq)
+    assert roster.running == [first, second, third]
+    assert roster.preempt_youngest() is third
+    assert roster.preempt_youngest() is second
+    assert list(roster.waiting) == [second, third]
+    assert second.status is SequenceStatus.PREEMPTED
+    roster.check_integrity()
+
+
+def test_followers_run_beside_their_leader_before_younger_requests() -> None:
+    roster = Roster()
+    leader, *followers = enter(roster, 0, n=3)
+    (younger,) = enter(roster, 1)
+    roster.admit(leader)
+    roster.admit(younger)
+    assert roster.num_slots == 4
+    assert roster.release_followers(leader) == followers
+    assert roster.running == [leader, *followers, younger]
+    assert roster.num_slots == 4
+    roster.check_integrity()
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_first_follower_takes_the_place_of_a_leader_that_leaves(is_running: bool) -> None:
+    roster = Roster()
+    leader, heir, last = enter(roster, 0, n=3)
+    enter(roster, 1)
+    if is_running:
+        roster.admit(leader)
+    assert roster.leave(leader) is heir
+    assert (roster.running or roster.waiting)[0] is heir
+    assert (heir.followers, heir.status) == (
+        [last],
+        SequenceStatus.RUNNING if is_running else SequenceStatus.WAITING,
+    )
+    assert roster.holder(leader.seq_id) is heir
+    roster.leave(heir)
+    assert roster.holder(leader.seq_id) is last
+    roster.check_integrity()
+    roster.forget_heirs()
+    assert roster.holder(leader.seq_id) is None
+
+
+def test_request_is_forgotten_with_its_last_sequence() -> None:
+    roster = Roster()
+    leader, follower = enter(roster, 0, n=2)
+    assert roster.leave(follower) is None
+    assert set(roster.requests) == {0}
+    assert roster.leave(leader) is None
+    assert roster.requests == roster.sequences == {}
+    assert not roster.waiting
+    roster.check_integrity()
+
+
+def _place_twice(roster: Roster) -> None:
+    roster.waiting.append(roster.waiting[0])
+
+
+def _lose(roster: Roster) -> None:
+    roster.waiting.clear()
+
+
+def _disorder(roster: Roster) -> None:
+    roster.running.reverse()
+
+
+def _wait_holding_blocks(roster: Roster) -> None:
+    roster.waiting[0].block_table.append(0)
+
+
+def _mislabel(roster: Roster) -> None:
+    roster.running[0].status = SequenceStatus.WAITING
+
+
+def _keep_a_dead_request(roster: Roster) -> None:
+    roster.requests[9] = roster.requests[0]
+
+
+@pytest.mark.parametrize(
+    ("breakage", "complaint"),
+    [
+        (_place_twice, "nowhere or twice"),
+        (_lose, "nowhere or twice"),
+        (_disorder, "out of order"),
+        (_wait_holding_blocks, "holding blocks"),
+        (_mislabel, "misplaced"),
+        (_keep_a_dead_request, "outlived"),
+    ],
+)
+def test_check_integrity_notices(breakage: Callable[[Roster], None], complaint: str) -> None:
+    roster = Roster()
+    for request_id in range(3):
+        enter(roster, request_id)
+    roster.admit(roster.waiting[0])
+    roster.admit(roster.waiting[0])
+    roster.check_integrity()
+    breakage(roster)
+    with pytest.raises(AssertionError, match=complaint):
+        roster.check_integrity()

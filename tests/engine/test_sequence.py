@@ -1,0 +1,74 @@
+"""Requests and sequences: seeds, what may be drawn, counts and times."""
+
+import pytest
+
+from engine.outputs import Timings, Usage
+from engine.sampling_params import SamplingParams
+from engine.sequence import Request, Sequence
+
+
+def make_sequence(index: int = 0, **params: object) -> Sequence:
+    request = Request(1, [5, 6, 7], SamplingParams(**params), 100.0)  # pyright: ignore[reportArgumentType]
+    return Sequence(9, request, index, 8, frozenset({40, 30}))
+
+
+@pytest.mark.parametrize(
+    ("seed", "index", "expected"), [(None, 3, None), (7, 0, 7), (7, 2, 9), (2**64 - 1, 2, 1)]
+)
+def test_seed_of_a_candidate_is_the_seed_plus_its_index_in_64_bits(
+    seed: int | None, index: int, expected: int | None
+) -> None:
+    assert make_sequence(index, seed=seed).seed == expected
+
+
+def test_tokens_are_prompt_then_output() -> None:
+    seq = make_sequence()
+    seq.append(50, 1.0)
+    assert seq.token_ids == [5, 6, 7, 50]
+    assert seq.output_token_ids == [50]
+    assert seq.request.prompt_token_ids == [5, 6, 7]
+    assert (seq.num_prompt_tokens, seq.num_tokens, seq.num_uncomputed_tokens) == (3, 4, 4)
+
+
+def test_tokens_that_end_are_forbidden_until_min_tokens_are_drawn() -> None:
+    seq = make_sequence(min_tokens=2)
+    forbidden = []
+    for _ in range(4):
+        forbidden.append(seq.sample_request().forbidden_token_ids)
+        seq.append(50, 1.0)
+    assert forbidden == [(30, 40), (30, 40), (), ()]
+
+
+def test_sample_request_is_kept_and_sees_new_tokens() -> None:
+    seq = make_sequence()
+    request = seq.sample_request()
+    seq.append(50, 1.0)
+    assert seq.sample_request() is request
+    assert list(request.output_token_ids) == [50]
+
+
+def test_usage_counts_prompt_output_and_cached() -> None:
+    seq = make_sequence()
+    seq.num_cached_tokens = 2
+    seq.append(50, 1.0)
+    assert seq.usage() == Usage(3, 1, 2)
+
+
+def test_timings_of_a_whole_life() -> None:
+    seq = make_sequence()
+    seq.request.first_scheduled_time = 101.0
+    for now in (103.0, 104.0, 107.0):
+        seq.append(50, now)
+    assert seq.timings(200.0) == Timings(
+        queue_ms=1000, prefill_ms=2000, ttft_ms=3000, decode_ms=4000, tokens_per_second=0.5
+    )
+
+
+def test_timings_of_a_sequence_that_never_ran() -> None:
+    assert make_sequence().timings(102.0) == Timings(2000, 0, 0, 0, 0)
+
+
+def test_timings_of_an_unfinished_prefill() -> None:
+    seq = make_sequence()
+    seq.request.first_scheduled_time = 101.0
+    assert seq.timings(102.0) == Timings(1000, 1000, 0, 0, 0)
