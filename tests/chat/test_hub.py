@@ -213,6 +213,8 @@ async def test_shutdown_lets_streams_end_then_aborts_the_rest(
     await chat.shutdown(0.2)
     assert await statuses(chat, quick.conversation_id) == [("done", "whole")]
     assert await statuses(chat, slow.conversation_id) == [("interrupted", "half")]
+    reply = await storage.conversations.message(slow.candidates[0].message_id)
+    assert reply.finish_reason == "abort", "the engine was told, not just left"
     assert asyncio.all_tasks() <= before - {chat._sampling_task}
     assert len(asyncio.all_tasks()) == 1
     assert clock.num_pending == 0

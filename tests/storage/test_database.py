@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -118,8 +119,16 @@ async def test_the_write_ahead_log_does_not_grow_without_bound(
 ) -> None:
     log = database_path.with_name(database_path.name + "-wal")
     turn = await storage.conversations.add_turn(new_turn())
-    for step in range(30):
-        await storage.conversations.save_texts({turn.answer_ids[0]: f"{step}" * 500_000})
+    long_texts = ({turn.answer_ids[0]: letter * (WAL_LIMIT_BYTES // 4)} for letter in "abcdefghi")
+    with closing(sqlite3.connect(database_path, isolation_level=None)) as reader:
+        reader.execute("begin")
+        reader.execute("select count(*) from messages").fetchall()
+        for _ in range(6):
+            await storage.conversations.save_texts(next(long_texts))
+        assert log.stat().st_size > WAL_LIMIT_BYTES, "the reader kept the log from being reused"
+        reader.execute("rollback")
+    for text_of_reuse in long_texts:
+        await storage.conversations.save_texts(text_of_reuse)
     assert log.stat().st_size <= WAL_LIMIT_BYTES
     await storage.database.checkpoint()
     assert log.stat().st_size == 0
