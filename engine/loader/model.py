@@ -67,7 +67,7 @@ def _folder_eos(path: Path) -> frozenset[int]:
     named = _json(path / "generation_config.json").get("eos_token_id")
     if named is None:
         named = _json(path / "config.json").get("eos_token_id")
-    ids = set(named) if isinstance(named, list) else {named} - {None}
+    ids: set[int] = set(named if isinstance(named, list) else [] if named is None else [named])
     tokenizer = _json(path / "tokenizer_config.json")
     eos = tokenizer.get("eos_token")
     text = eos.get("content") if isinstance(eos, dict) else eos

@@ -15,7 +15,10 @@ Head = Callable[[torch.Tensor], torch.Tensor]  # hidden [num_rows, hidden_size] 
 
 
 class Tensors(Protocol):
-    """Stored tensors by transformers' names; `unused` are those nobody asked for yet, by stored names."""
+    """Stored tensors by transformers' names, `dense` in some floating type.
+
+    `unused` are those nobody asked for yet, by stored names.
+    """
 
     unused: set[str]
 
@@ -42,7 +45,7 @@ class ModelWeights:
 
     def vector(self, name: str) -> torch.Tensor:
         """A norm's weight [size] float32."""
-        return self._read(f"{name}.weight").to(self.device)
+        return self._read(f"{name}.weight").to(self.device, torch.float32)
 
     def linear(self, *names: str, bias: bool) -> Linear:
         """One product whose outputs are those of all `names`, in order."""

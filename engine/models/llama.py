@@ -5,6 +5,8 @@ to a short float at every layer would cost most of the accuracy. Weights come fu
 up in another.
 """
 
+from collections.abc import Callable
+
 import torch
 
 from engine.layers.attention import Attention
@@ -94,7 +96,7 @@ class LlamaDecoderLayer:
 
 
 class LlamaForCausalLM:
-    """The whole model, over positions below `max_model_len`."""
+    """The whole model, over positions below `max_model_len`. `progress` is told the share of layers built."""
 
     def __init__(
         self,
@@ -103,13 +105,14 @@ class LlamaForCausalLM:
         ops: KernelBackend,
         *,
         max_model_len: int,
+        progress: Callable[[float], None],
     ) -> None:
         self.config, self.dtype = config, weights.dtype
         self.embed_tokens, self.lm_head = weights.embedding_and_head(config.tie_word_embeddings)
-        self.layers = [
-            LlamaDecoderLayer(config, weights, f"model.layers.{layer}", ops)
-            for layer in range(config.num_layers)
-        ]
+        self.layers: list[LlamaDecoderLayer] = []
+        for index in range(config.num_layers):
+            progress(index / config.num_layers)
+            self.layers.append(LlamaDecoderLayer(config, weights, f"model.layers.{index}", ops))
         self.norm = RMSNorm(weights.vector("model.norm"), config.rms_norm_eps, ops)
         cos_sin = build_cos_sin(config.rope, config.head_dim, max_model_len, weights.rope_factors())
         self.cos_sin = cos_sin.to(weights.device)

@@ -1,0 +1,117 @@
+"""The KV pool: how many blocks it has, and its one tensor.
+
+Rule for the number of blocks: `--num-blocks`; else what `--kv-cache-memory` holds; else a quarter of the free memory on a
+CPU (four fifths on a GPU, which nothing else uses), on a CPU at most MODEST_BYTES or one sequence of the longest length,
+whichever is more, and never more than all sequences of the longest length need.
+"""
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from engine.config import EngineConfig
+from engine.errors import ModelLoadError
+from engine.models.config import ModelConfig
+
+logger = logging.getLogger(__name__)
+
+MODEST_BYTES = 1 << 30
+CPU_SHARE, GPU_SHARE = 0.25, 0.8
+UNKNOWN_FREE_MEMORY = 4 << 30
+CONTROL_GROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class KVCacheSize:
+    """How many blocks of how many bytes, and in one line why."""
+
+    num_blocks: int
+    bytes_per_block: int
+    reason: str
+
+
+def bytes_per_token(model: ModelConfig, dtype: torch.dtype) -> int:
+    """KV memory of one token over all layers."""
+    return 2 * model.num_layers * model.num_kv_heads * model.head_dim * dtype.itemsize
+
+
+def choose_size(
+    config: EngineConfig, token_bytes: int, max_model_len: int, device: torch.device
+) -> KVCacheSize:
+    """The pool's size by the rule above. Raises ModelLoadError when not even one block fits."""
+    block_bytes = token_bytes * config.block_size
+    if config.num_blocks is not None:
+        size = KVCacheSize(config.num_blocks, block_bytes, f"--num-blocks {config.num_blocks}")
+    else:
+        num_bytes, reason = _memory(config, token_bytes, max_model_len, device)
+        size = KVCacheSize(num_bytes // block_bytes, block_bytes, reason)
+    if size.num_blocks < 1:
+        raise ModelLoadError(
+            f"a KV block of {config.block_size} tokens takes {block_bytes} bytes, which does not fit: {size.reason}"
+        )
+    if size.num_blocks * config.block_size < max_model_len:
+        logger.warning(
+            "the KV pool holds %d tokens, less than --max-model-len %d",
+            size.num_blocks * config.block_size,
+            max_model_len,
+        )
+    return size
+
+
+def allocate(
+    model: ModelConfig,
+    size: KVCacheSize,
+    block_size: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> torch.Tensor:
+    """The pool [num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim]. Raises ModelLoadError."""
+    shape = (model.num_layers, 2, size.num_blocks, model.num_kv_heads, block_size, model.head_dim)
+    try:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    except (
+        RuntimeError
+    ) as error:  # torch.OutOfMemoryError is one, the CPU's allocator raises another
+        raise ModelLoadError(
+            f"{size.num_blocks} KV blocks need {size.num_blocks * size.bytes_per_block} bytes, which cannot "
+            f"be had ({size.reason}); use a smaller --num-blocks or --kv-cache-memory"
+        ) from error
+
+
+def _memory(
+    config: EngineConfig, token_bytes: int, max_model_len: int, device: torch.device
+) -> tuple[int, str]:
+    if config.kv_cache_memory is not None:
+        return config.kv_cache_memory, f"--kv-cache-memory {config.kv_cache_memory}"
+    on_gpu = device.type == "cuda"
+    free = torch.cuda.mem_get_info(device)[0] if on_gpu else free_memory()
+    one = max_model_len * token_bytes
+    # Whole blocks: a sequence's last one need not be full.
+    most = config.max_num_seqs * (one + token_bytes * config.block_size)
+    if not on_gpu:
+        most = min(most, max(MODEST_BYTES, one))
+    share = GPU_SHARE if on_gpu else CPU_SHARE
+    num_bytes = min(int(free * share), most)
+    return num_bytes, f"{_mib(num_bytes)} of {_mib(free)} free memory"
+
+
+def _mib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**20:,.0f} MiB"
+
+
+def free_memory() -> int:
+    """Bytes this process may still take, by the system and by its control group."""
+    free = [UNKNOWN_FREE_MEMORY]
+    meminfo = Path("/proc/meminfo")
+    if meminfo.is_file():
+        fields = dict(line.split(":") for line in meminfo.read_text().splitlines())
+        free = [int(fields["MemAvailable"].split()[0]) * 1024]
+    elif hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        free = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2]
+    limit, used = CONTROL_GROUP / "memory.max", CONTROL_GROUP / "memory.current"
+    if limit.is_file() and (text := limit.read_text().strip()) != "max":
+        free.append(max(0, int(text) - int(used.read_text())))
+    return min(free)

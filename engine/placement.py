@@ -1,0 +1,45 @@
+"""Where the model runs and in which numbers, and how many threads torch uses for it."""
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from kernels.cpu.fused.features import num_physical_cores
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Device and numbers of the weights and of KV memory; `packed` keeps few-bit weights as they are stored."""
+
+    device: torch.device
+    dtype: torch.dtype
+    kv_dtype: torch.dtype
+    packed: bool
+
+
+def choose_placement(config: EngineConfig) -> Placement:
+    """Device and numbers: a GPU where there is one; `auto` is the fastest good path there."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    on_cpu = device.type == "cpu"
+    fast = torch.float32 if on_cpu and not _has_wide_vectors() else torch.bfloat16
+    dtype = fast if config.dtype == "auto" else getattr(torch, config.dtype)
+    kv_dtype = dtype if config.kv_cache_dtype == "auto" else getattr(torch, config.kv_cache_dtype)
+    for option, value in (("--dtype", config.dtype), ("--kv-cache-dtype", config.kv_cache_dtype)):
+        if on_cpu and value == "float16":
+            raise ConfigError(option, value, "auto, float32 or bfloat16 on a CPU")
+    packed = on_cpu and dtype == torch.bfloat16 and config.quantization == "auto"
+    return Placement(device, dtype, kv_dtype, packed)
+
+
+def _has_wide_vectors() -> bool:
+    """Whether products with packed weights and with bfloat16 are quick on this CPU."""
+    return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+
+
+def use_physical_cores() -> None:
+    """One thread per core: two on one core wait for each other. OMP_NUM_THREADS has the last word."""
+    if "OMP_NUM_THREADS" not in os.environ and hasattr(os, "sched_getaffinity"):
+        torch.set_num_threads(num_physical_cores())
