@@ -8,6 +8,7 @@ its end, so cancelling a caller never leaves a connection checked out or half of
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -62,13 +63,17 @@ class Database:
         self._writers = async_sessionmaker(writing, expire_on_commit=False)
 
     async def open(self) -> None:
-        """Make the folder and the schema, or bring an older schema up to date."""
+        """Make the folder and the schema, or bring an older schema up to date. A failure leaves it closed."""
         try:
             if self._is_sqlite and self._url.database:
-                Path(self._url.database).parent.mkdir(parents=True, exist_ok=True)
+                await asyncio.to_thread(_check_file, Path(self._url.database))
             await self._run(self._migrate())
-        except OSError as error:
+        except (OSError, sqlite3.Error) as error:
             raise StorageError(f"cannot open the database {self._url!r}: {error}") from error
+        except BaseException:
+            self._closed = True
+            await self._engine.dispose()
+            raise
 
     async def read(self, work: Work[Result]) -> Result:
         """Run `work` in a transaction that sees one state and changes nothing."""
@@ -134,6 +139,12 @@ def _parse(url: str) -> URL:
         return make_url(url)
     except SQLAlchemyError as error:
         raise StorageError(f"--database-url: {error}") from error
+
+
+def _check_file(path: Path) -> None:
+    """Open the file once before aiosqlite does: its thread does not outlive a failed connect in order."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sqlite3.connect(path).close()
 
 
 def _one_line(error: SQLAlchemyError) -> str:
