@@ -29,6 +29,7 @@ from kernels.cpu.vectors import (
     make_matmul,
     make_pack_columns,
     pointer,
+    prefetch,
     softmax_row,
 )
 
@@ -54,6 +55,7 @@ class AttentionArguments(ctypes.Structure):
 
 _ARGUMENTS = np.dtype(AttentionArguments)
 _LOG2_E = 1.4426950408889634
+_CACHE_LINE = 64
 _MINUS_INFINITY = np.float32(-np.inf)
 
 
@@ -70,7 +72,7 @@ def partial_size(num_rows: int, head_dim: int) -> int:
 def slot_size(num_rows: int, head_dim: int) -> int:
     """Bytes of scratch that one thread needs for items of num_rows rows."""
     floats = num_rows * (head_dim + CHUNK) + TILE * tile_width(head_dim) + 2 * head_dim
-    size = 4 * floats + 8 * TILE + 2 * partial_size(num_rows, head_dim)
+    size = 4 * floats + 16 * CHUNK + 2 * partial_size(num_rows, head_dim)
     return -(-size // 64) * 64
 
 
@@ -121,24 +123,40 @@ def _add_matmul(rows, a, stride_a, b, stride_b, out, stride_out, size):
 
 
 @njit(error_model="numpy")
-def _find_rows(a, sequence, kv_head, first, count, cache, block_stride, zeros, rows):
-    """Write the addresses of `count` keys (or values) from `first` to `rows`; of zeros up to TILE."""
-    found = carray(pointer(rows), TILE, dtype=np.int64)
+def _find_rows(a, sequence, kv_head, start, end, keys, values, zeros):
+    """Write the addresses of the keys and values start..end; of zeros up to a whole tile."""
+    key_rows = carray(pointer(keys), CHUNK, dtype=np.int64)
+    value_rows = carray(pointer(values), CHUNK, dtype=np.int64)
     item_size = size_of(a.cache_dtype)
     table = carray(
         pointer(a.block_tables + 4 * sequence * a.block_table_stride),
         a.block_table_stride,
         dtype=np.int32,
     )
-    block, offset = first // a.block_size, first % a.block_size
-    for i in range(count):
+    i = 0
+    while i < end - start:
+        block, offset = (start + i) // a.block_size, (start + i) % a.block_size
+        block_id = np.int64(table[block])
         inside = (kv_head * a.block_size + offset) * a.head_dim
-        found[i] = cache + (np.int64(table[block]) * block_stride + inside) * item_size
-        offset += 1
-        if offset == a.block_size:
-            block, offset = block + 1, 0
-    for i in range(count, TILE):
-        found[i] = zeros
+        key = a.key_cache + (block_id * a.key_block_stride + inside) * item_size
+        value = a.value_cache + (block_id * a.value_block_stride + inside) * item_size
+        count = min(a.block_size - offset, end - start - i)
+        for j in range(count):
+            key_rows[i + j] = key + j * a.head_dim * item_size
+            value_rows[i + j] = value + j * a.head_dim * item_size
+        i += count
+    for j in range(i, (i + TILE - 1) // TILE * TILE):
+        key_rows[j] = zeros
+
+
+@njit(error_model="numpy")
+def _prefetch(a, rows, first, count):
+    """Ask for rows first..count, a tile at most, which are read next."""
+    found = carray(pointer(rows), CHUNK, dtype=np.int64)
+    size = a.head_dim * size_of(a.cache_dtype)
+    for i in range(first, min(first + TILE, count)):
+        for offset in range(0, size, _CACHE_LINE):
+            prefetch(found[i] + offset)
 
 
 @njit
@@ -189,27 +207,24 @@ def _visible(a, base, row, group_size, start, end):
 
 
 @njit(error_model="numpy")
-def _score(a, sequence, kv_head, base, num_rows, start, end, scratch):
+def _score(a, base, num_rows, start, end, scratch):
     """Scores of the chunk, [num_rows, CHUNK]; only what some row of a group of rows sees is written."""
     group_size = a.num_heads // a.num_kv_heads
-    query, scores, tile, rows = scratch[0], scratch[1], scratch[2], scratch[4]
+    query, scores, tile, keys = scratch[0], scratch[1], scratch[2], scratch[4]
     num_groups = (num_rows + MAX_ROWS - 1) // MAX_ROWS
-    for first in range(start, end, TILE):
-        count = min(TILE, end - first)
-        _find_rows(
-            a, sequence, kv_head, first, count, a.key_cache, a.key_block_stride, scratch[5], rows
-        )
-        _pack_keys(a, rows, tile, scratch[3])
+    for first in range(0, end - start, TILE):
+        _prefetch(a, keys, first + TILE, end - start)
+        _pack_keys(a, keys + 8 * first, tile, scratch[3])
         for group in range(num_groups):
             low, high = group * num_rows // num_groups, (group + 1) * num_rows // num_groups
-            if _visible(a, base, high - 1, group_size, first, end) > 0:
+            if _visible(a, base, high - 1, group_size, start, end) > first:
                 _matmul(
                     high - low,
                     query + 4 * low * a.head_dim,
                     4 * a.head_dim,
                     tile,
                     4 * TILE,
-                    scores + 4 * (low * CHUNK + first - start),
+                    scores + 4 * (low * CHUNK + first),
                     4 * CHUNK,
                     a.head_dim,
                 )
@@ -238,36 +253,26 @@ def _softmax(a, base, num_rows, start, end, scores, partial):
 
 
 @njit(error_model="numpy")
-def _weigh(a, sequence, kv_head, base, num_rows, start, end, scratch, out):
+def _weigh(a, base, num_rows, start, end, scratch, out):
     """Weighted sums of the chunk's values to `out` [num_rows, width]."""
     group_size = a.num_heads // a.num_kv_heads
-    scores, tile, rows = scratch[1], scratch[2], scratch[4]
+    scores, tile, values = scratch[1], scratch[2], scratch[5]
     width = (a.head_dim + TILE - 1) // TILE * TILE
     carray(pointer(out), num_rows * width, dtype=np.float32)[:] = 0.0
-    found = carray(pointer(rows), TILE, dtype=np.int64)
+    value_rows = carray(pointer(values), CHUNK, dtype=np.int64)
     num_groups = (num_rows + MAX_ROWS - 1) // MAX_ROWS
-    for first in range(start, end, TILE):
-        count = min(TILE, end - first)
-        _find_rows(
-            a,
-            sequence,
-            kv_head,
-            first,
-            count,
-            a.value_cache,
-            a.value_block_stride,
-            scratch[5],
-            rows,
-        )
+    for first in range(0, end - start, TILE):
+        _prefetch(a, values, first + TILE, end - start)
+        count = min(TILE, end - start - first)
         for i in range(count):
-            load_row(found[i], a.cache_dtype, tile + 4 * i * width, a.head_dim)
+            load_row(value_rows[first + i], a.cache_dtype, tile + 4 * i * width, a.head_dim)
         for group in range(num_groups):
             low, high = group * num_rows // num_groups, (group + 1) * num_rows // num_groups
-            visible = min(count, _visible(a, base, high - 1, group_size, first, end))
+            visible = min(count, _visible(a, base, high - 1, group_size, start, end) - first)
             for d in range(0, width if visible > 0 else 0, TILE):
                 _add_matmul(
                     high - low,
-                    scores + 4 * (low * CHUNK + first - start),
+                    scores + 4 * (low * CHUNK + first),
                     4 * CHUNK,
                     tile + 4 * d,
                     4 * width,
@@ -352,10 +357,13 @@ def _load_query(a, first_token, kv_head, num_rows, query):
 
 @njit(error_model="numpy")
 def _attend_chunk(a, sequence, kv_head, base, num_rows, start, end, scratch, partial):
-    _score(a, sequence, kv_head, base, num_rows, start, end, scratch)
+    keys, values = scratch[4], scratch[5]
+    _find_rows(a, sequence, kv_head, start, end, keys, values, scratch[6])
+    _prefetch(a, keys, 0, end - start)
+    _score(a, base, num_rows, start, end, scratch)
+    _prefetch(a, values, 0, end - start)
     _softmax(a, base, num_rows, start, end, scratch[1], partial)
-    values = partial + 8 * num_rows
-    _weigh(a, sequence, kv_head, base, num_rows, start, end, scratch, values)
+    _weigh(a, base, num_rows, start, end, scratch, partial + 8 * num_rows)
 
 
 @njit(error_model="numpy")
@@ -420,11 +428,12 @@ def attend(address):
     total = partial + a.partial_size
     width = (a.head_dim + TILE - 1) // TILE * TILE
     tile = total + a.partial_size
-    rows = tile + 4 * TILE * width
-    spare = rows + 8 * TILE
+    keys = tile + 4 * TILE * width
+    values = keys + 8 * CHUNK
+    spare = values + 8 * CHUNK
     zeros = spare + 4 * a.head_dim
     carray(pointer(zeros), a.head_dim, dtype=np.float32)[:] = 0.0
-    scratch = (query, scores, tile, spare, rows, zeros)
+    scratch = (query, scores, tile, spare, keys, values, zeros)
     while True:
         item = fetch_add(address, 1)
         if item >= a.num_items:

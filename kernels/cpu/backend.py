@@ -134,7 +134,7 @@ def copy_blocks(kv_cache: torch.Tensor, src: torch.Tensor, dst: torch.Tensor) ->
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    out = x.new_empty(x.shape)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
     _norm(x, (0, 0, 0), weight, eps, (out.data_ptr(), 0))
     return out
 
@@ -142,7 +142,10 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 def fused_add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    out, total = x.new_empty(x.shape), residual.new_empty(residual.shape)
+    out, total = (
+        torch.empty_like(x, memory_format=torch.contiguous_format),
+        torch.empty_like(residual, memory_format=torch.contiguous_format),
+    )
     _norm(x, _rows(residual), weight, eps, (out.data_ptr(), total.data_ptr()))
     return out, total
 
@@ -225,7 +228,7 @@ def _code(x: torch.Tensor) -> int:
 def _integers(x: torch.Tensor, dtype: torch.dtype) -> int:
     """The address of indices that are what the routines expect, contiguous in the last dimension."""
     assert x.dtype is dtype, f"indices are {x.dtype}, must be {dtype}"
-    assert x.stride(-1) == 1, "indices are not contiguous"
+    assert x.stride(-1) == 1 or x.shape[-1] <= 1, "indices are not contiguous"
     return x.data_ptr()
 
 

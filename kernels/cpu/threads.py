@@ -65,10 +65,13 @@ class Scratch(threading.local):
     """Memory that the calling thread may use until it asks again; it only ever grows."""
 
     def __init__(self) -> None:
+        self._size, self._start = 0, 0
         self._memory = np.zeros(0, dtype=np.uint8)
 
     def address(self, size: int) -> int:
         """The address of `size` bytes on a cache line of their own."""
-        if self._memory.nbytes < size + _ALIGNMENT:
+        if self._size < size:
             self._memory = np.zeros(2 * size + _ALIGNMENT, dtype=np.uint8)
-        return -(-self._memory.ctypes.data // _ALIGNMENT) * _ALIGNMENT
+            self._size = 2 * size
+            self._start = -(-self._memory.ctypes.data // _ALIGNMENT) * _ALIGNMENT
+        return self._start

@@ -1,6 +1,6 @@
 """Random paged sequences for kernel tests: shuffled blocks, poisoned memory wherever nothing may be read."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -33,11 +33,12 @@ class PagedBatch:
 
     def to(self, device: torch.device | str) -> "PagedBatch":
         """The same batch on another device."""
-        fields = {
-            name: value.to(device) if isinstance(value, torch.Tensor) else value
+        moved = {
+            name: value.to(device)
             for name, value in vars(self).items()
+            if isinstance(value, torch.Tensor)
         }
-        return PagedBatch(**fields)
+        return replace(self, **moved)
 
 
 def make_batch(
