@@ -99,8 +99,8 @@ def main(arguments: list[str]) -> int:
     try:
         settings = load_settings(arguments)
         _set_up_logging(settings.log_level)
-        listener = bind(settings.host, settings.port)
-        asyncio.run(_serve(create_app(settings), settings, listener))
+        with bind(settings.host, settings.port) as listener:
+            asyncio.run(_serve(create_app(settings), settings, listener))
     except ConfigError as error:
         return _fail(error, 2)
     except (EngineError, StorageError, OSError) as error:

@@ -1,0 +1,123 @@
+"""Size limit, key, origin and headers, on every route they must cover."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from api.guards import BODY_LIMIT, COOKIE, IMPORT_LIMIT, IMPORT_PATH, SECURITY_HEADERS
+from tests.api.conftest import Running, Start
+
+KEY = "s3cret-key"
+GUARDED = [
+    ("GET", "/"),
+    ("GET", "/static/x.js"),
+    ("GET", "/metrics"),
+    ("GET", "/version"),
+    ("GET", "/api/stats"),
+    ("GET", "/api/conversations"),
+    ("GET", "/v1/models"),
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/tokenize"),
+]
+
+
+async def test_without_the_key_nothing_but_health_answers(start: Start) -> None:
+    running = await start(api_key=KEY)
+    async with running.http() as http:
+        for method, path in GUARDED:
+            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": KEY}):
+                response = await http.request(method, path, headers=headers)
+                assert response.status_code == 401, path
+        error = (await http.get("/v1/models")).json()["error"]
+        assert (error["type"], error["code"]) == ("authentication_error", "invalid_api_key")
+        assert (await http.get("/health")).status_code == 200
+        assert (await http.get("/ping")).status_code == 200
+    with pytest.raises(InvalidStatus) as refusal:
+        async with running.socket():
+            pass
+    assert refusal.value.response.status_code == 401
+
+
+async def test_the_key_opens_as_header_query_and_cookie(start: Start) -> None:
+    running = await start(api_key=KEY)
+    async with running.http() as http:
+        bearer = await http.get("/v1/models", headers={"Authorization": f"Bearer {KEY}"})
+        assert bearer.status_code == 200
+        assert (await http.get(f"/v1/models?api_key={KEY}")).status_code == 200
+        page = await http.get(f"/?api_key={KEY}")
+        assert (page.status_code, page.headers["location"]) == (303, "/")
+        cookie = page.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=strict" in cookie
+        assert KEY not in cookie
+        assert (await http.get("/v1/models")).status_code == 200
+        value = http.cookies[COOKIE]
+    async with running.ready_socket(f"?api_key={KEY}"):
+        pass
+    async with running.ready_socket(additional_headers={"Cookie": f"{COOKIE}={value}"}):
+        pass
+    async with running.ready_socket(additional_headers={"Authorization": f"Bearer {KEY}"}):
+        pass
+
+
+async def test_the_page_asks_for_the_key(start: Start) -> None:
+    running = await start(api_key=KEY)
+    async with running.http() as http:
+        response = await http.get("/")
+        assert response.status_code == 401
+        assert 'name="api_key"' in response.text
+        assert (await http.get("/?api_key=wrong")).status_code == 401
+
+
+async def chunks(total: int) -> AsyncIterator[bytes]:
+    for _ in range(total // 2**20 + 1):
+        yield b" " * 2**20
+
+
+async def test_a_body_over_the_limit_is_413_declared_or_not(running: Running) -> None:
+    async with running.http() as http:
+        for path, limit in ((("/v1/completions"), BODY_LIMIT), (IMPORT_PATH, IMPORT_LIMIT)):
+            declared = await http.post(path, content=b" " * (limit + 1))
+            assert declared.status_code == 413
+            assert "MiB" in declared.json()["error"]["message"]
+            streamed = await http.post(path, content=chunks(limit))
+            assert streamed.status_code == 413
+        assert (await http.post("/v1/completions", content=b" " * BODY_LIMIT)).status_code == 400
+        assert (await http.get("/v1/models")).status_code == 200
+
+
+async def test_a_body_is_refused_while_it_is_being_read(running: Running) -> None:
+    host, port = running.address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    writer.write(head.encode())
+    for _ in range(9):
+        writer.write(b"100000\r\n" + b" " * 2**20 + b"\r\n")
+    async with asyncio.timeout(10):
+        status = await reader.readline()
+    writer.close()
+    assert status.split()[1] == b"413"
+
+
+async def test_another_sites_page_cannot_write(running: Running) -> None:
+    evil = {"Origin": "http://evil.example"}
+    own = {"Origin": running.url}
+    async with running.http() as http:
+        refused = await http.post(IMPORT_PATH, headers=evil, json={})
+        assert refused.status_code == 403
+        assert (await http.delete("/api/conversations/x", headers=evil)).status_code == 403
+        assert (await http.delete("/api/conversations/x", headers=own)).status_code == 404
+        assert (await http.get("/api/conversations", headers=evil)).status_code == 200
+
+
+async def test_every_answer_carries_the_security_headers(start: Start) -> None:
+    running = await start(api_key=KEY)
+    async with running.http() as http:
+        for path in ("/health", "/", "/v1/models", f"/v1/nothing?api_key={KEY}"):
+            response = await http.get(path)
+            for name, value in SECURITY_HEADERS.items():
+                assert response.headers[name] == value, path
+    assert "unsafe-eval" in SECURITY_HEADERS["Content-Security-Policy"]
+    assert "img-src 'self' data:;" in SECURITY_HEADERS["Content-Security-Policy"]

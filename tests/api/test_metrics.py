@@ -1,0 +1,87 @@
+"""The Prometheus text: names as vLLM's, numbers as the engine's."""
+
+import re
+
+from api.metrics import Metrics
+from engine.outputs import FinishReason, Timings, Usage
+from engine.sampling_params import SamplingParams
+from engine.stats import EngineStatus, FinishedCandidate
+from tests.api.conftest import Running
+from tests.fake_engine import FakeEngine
+
+SERIES = [
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:kv_cache_usage_perc",
+    "vllm:prefix_cache_queries_total",
+    "vllm:prefix_cache_hits_total",
+    "vllm:prompt_tokens_total",
+    "vllm:generation_tokens_total",
+    "vllm:num_preemptions_total",
+    "vllm:request_success_total",
+    "vllm:time_to_first_token_seconds_count",
+    "vllm:inter_token_latency_seconds_count",
+    "vllm:e2e_request_latency_seconds_count",
+    "vllm:request_queue_time_seconds_count",
+    "pageturn:blocks",
+    "pageturn:cow_copies_total",
+    "pageturn:forks_total",
+    "pageturn:counterfactual_bytes",
+]
+
+
+def value(text: str, name: str, **labels: str) -> float:
+    """The value of one series of the model `fake`."""
+    wanted = {"model_name": "fake", **labels}
+    for found, inside, number in re.findall(r"^([\w:]+)\{(.*)\} (\S+)$", text, re.MULTILINE):
+        if found == name and dict(re.findall(r'(\w+)="([^"]*)"', inside)) == wanted:
+            return float(number)
+    raise AssertionError(f"no series {name} {labels}")
+
+
+def finished(tokens: int) -> FinishedCandidate:
+    timings = Timings(100.0, 200.0, 300.0, 900.0, 1.0)
+    return FinishedCandidate(1, 0, FinishReason.LENGTH, Usage(7, tokens, 0), timings, 1200.0)
+
+
+async def test_a_scrape_has_every_series_with_the_model_name(running: Running) -> None:
+    async with running.http() as http:
+        await http.post("/v1/completions", json={"prompt": "a", "n": 2})
+        response = await http.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain")
+    for name in SERIES:
+        assert re.search(rf'^{name}\{{.*model_name="fake".*\}} ', response.text, re.MULTILINE), name
+    assert value(response.text, "vllm:request_success_total", finished_reason="stop") == 2
+    assert value(response.text, "vllm:generation_tokens_total") == 24
+
+
+async def test_gauges_follow_the_engine() -> None:
+    engine = FakeEngine(num_blocks=8)
+    metrics = Metrics(engine)
+    assert value(metrics.render().decode(), "vllm:kv_cache_usage_perc") == 0
+    stream = engine.submit([1, 2], SamplingParams())
+    await anext(aiter(stream))
+    text = metrics.render().decode()
+    assert value(text, "vllm:kv_cache_usage_perc") == 0.5
+    assert value(text, "pageturn:blocks", state="private") == 4
+    assert value(text, "pageturn:blocks", state="free") == 4
+    assert value(text, "pageturn:counterfactual_bytes", policy="max_len") == 4
+
+
+def test_histograms_are_in_seconds() -> None:
+    metrics = Metrics(FakeEngine())
+    metrics.observe(finished(10))
+    metrics.observe(finished(0))
+    text = metrics.render().decode()
+    assert value(text, "vllm:time_to_first_token_seconds_sum") == 0.3
+    assert value(text, "vllm:time_to_first_token_seconds_count") == 1
+    assert value(text, "vllm:inter_token_latency_seconds_sum") == 0.1
+    assert value(text, "vllm:e2e_request_latency_seconds_count") == 2
+    assert value(text, "vllm:request_queue_time_seconds_bucket", le="0.1") == 2
+    assert value(text, "vllm:request_success_total", finished_reason="length") == 2
+
+
+def test_nothing_of_the_engine_is_shown_before_it_is_ready() -> None:
+    engine = FakeEngine()
+    engine.status = EngineStatus("loading", "", 0.0)
+    assert "num_requests_running" not in Metrics(engine).render().decode()

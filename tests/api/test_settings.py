@@ -1,0 +1,170 @@
+"""Options: command line before environment before default; one line for what is wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from api.settings import Settings, load_settings, option_name, unknown_variables
+from engine.errors import ConfigError
+
+DESIGNED = [
+    "model",
+    "host",
+    "port",
+    "data-dir",
+    "database-url",
+    "block-size",
+    "num-blocks",
+    "kv-cache-memory",
+    "max-model-len",
+    "max-num-seqs",
+    "max-num-batched-tokens",
+    "dtype",
+    "kv-cache-dtype",
+    "quantization",
+    "attention-backend",
+    "no-prefix-caching",
+    "seed",
+    "api-key",
+    "log-level",
+    "orphan-timeout",
+    "shutdown-timeout",
+]
+
+
+@pytest.fixture(autouse=True)
+def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in Settings.model_fields:
+        monkeypatch.delenv(f"PAGETURN_{name.upper()}", raising=False)
+
+
+def test_the_options_are_those_of_the_design() -> None:
+    assert [option_name(name) for name in Settings.model_fields] == [f"--{d}" for d in DESIGNED]
+
+
+def test_defaults() -> None:
+    settings = load_settings([])
+    assert (settings.model, settings.host, settings.port) == ("smollm2-135m", "127.0.0.1", 7860)
+    assert (settings.block_size, settings.orphan_timeout) == (16, 60.0)
+    assert settings.data_dir.name == "pageturn"
+
+
+def test_command_line_beats_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAGETURN_PORT", "1")
+    monkeypatch.setenv("PAGETURN_BLOCK_SIZE", "32")
+    monkeypatch.setenv("PAGETURN_NO_PREFIX_CACHING", "true")
+    monkeypatch.setenv("PAGETURN_SEED", "")
+    settings = load_settings(["--port", "2"])
+    assert (settings.port, settings.block_size, settings.seed) == (2, 32, None)
+    assert settings.engine_config(Path("m"), "m").enable_prefix_caching is False
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("1024", 1024), ("1k", 1024), ("512MiB", 2**29), ("2 GB", 2**31)]
+)
+def test_memory_has_units(text: str, number: int) -> None:
+    assert load_settings(["--kv-cache-memory", text]).kv_cache_memory == number
+
+
+def test_everything_reaches_the_engine() -> None:
+    arguments = [
+        "--block-size",
+        "8",
+        "--num-blocks",
+        "9",
+        "--max-model-len",
+        "64",
+        "--max-num-seqs",
+        "4",
+        "--seed",
+        "7",
+    ]
+    arguments += [
+        "--max-num-batched-tokens",
+        "32",
+        "--dtype",
+        "float32",
+        "--kv-cache-dtype",
+        "bfloat16",
+    ]
+    arguments += [
+        "--quantization",
+        "none",
+        "--attention-backend",
+        "reference",
+        "--no-prefix-caching",
+    ]
+    config = load_settings(arguments).engine_config(Path("model.gguf"), "name")
+    assert (config.model_path, config.model_name) == (Path("model.gguf"), "name")
+    assert (config.block_size, config.num_blocks, config.max_model_len) == (8, 9, 64)
+    assert (config.max_num_seqs, config.max_num_batched_tokens, config.seed) == (4, 32, 7)
+    assert (config.dtype, config.kv_cache_dtype) == ("float32", "bfloat16")
+    assert (config.quantization, config.attention_backend) == ("none", "reference")
+    assert config.enable_prefix_caching is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option", "value", "allowed"),
+    [
+        ("--port 70000", "--port", "'70000'", "0 to 65535"),
+        ("--port x", "--port", "'x'", "whole number"),
+        ("--block-size 0", "--block-size", "0", "1 to 1024"),
+        ("--block-size 1.5", "--block-size", "'1.5'", "whole number"),
+        ("--dtype int8", "--dtype", "'int8'", "auto, float32, bfloat16, float16"),
+        (
+            "--attention-backend cuda",
+            "--attention-backend",
+            "'cuda'",
+            "auto, triton, cpu, reference",
+        ),
+        ("--kv-cache-memory lots", "--kv-cache-memory", "'lots'", "GiB"),
+        ("--orphan-timeout nan", "--orphan-timeout", "'nan'", "0 to 86400"),
+        ("--shutdown-timeout 11", "--shutdown-timeout", "'11'", "0 to 10"),
+        ("--log-level loud", "--log-level", "'loud'", "debug, info, warning, error"),
+        ("--seed -1", "--seed", "-1", "0 to"),
+        ("--max-num-batched-tokens 8", "--max-num-batched-tokens", "8", "--max-num-seqs (64)"),
+    ],
+)
+def test_a_bad_value_names_option_value_and_what_is_allowed(
+    arguments: str, option: str, value: str, allowed: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load_settings(arguments.split())
+    message = str(raised.value)
+    assert message.startswith(f"{option}: {value} is not allowed")
+    assert allowed in message
+    assert "\n" not in message
+
+
+def test_a_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAGETURN_PORT", "x")
+    with pytest.raises(ConfigError, match=r"^--port \(from PAGETURN_PORT\): 'x' is not allowed"):
+        load_settings([])
+
+
+def test_a_bad_key_is_not_shown() -> None:
+    with pytest.raises(ConfigError) as raised:
+        load_settings(["--api-key", "two words"])
+    assert "two words" not in str(raised.value)
+    assert "s3cret" not in repr(load_settings(["--api-key", "s3cret"]))
+
+
+def test_unknown_variables_are_found() -> None:
+    environment = {"PAGETURN_PROT": "1", "PAGETURN_PORT": "2", "OTHER": "3", "PAGETURN_A": ""}
+    assert unknown_variables(environment) == ["PAGETURN_A", "PAGETURN_PROT"]
+
+
+def test_an_unknown_option_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        load_settings(["--prot", "1"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_help_lists_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        load_settings(["--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert all(f"--{name}" in text for name in DESIGNED)
+    assert "PAGETURN_" in text

@@ -1,0 +1,85 @@
+"""The polled topics: one poll for all, what a block frame holds, frames only when something changed."""
+
+import asyncio
+import struct
+
+from api.topics import SharedPoll, encode_blocks
+from engine.errors import EngineNotReadyError
+from engine.stats import BlockInfo, BlockState, EngineStatus
+from tests.api.conftest import Running, Start
+from tests.fake_engine import FakeEngine
+
+
+def test_a_block_is_two_bytes_state_above_owner() -> None:
+    blocks = (
+        BlockInfo(0, BlockState.FREE, 0, ()),
+        BlockInfo(1, BlockState.CACHED, 0, ()),
+        BlockInfo(2, BlockState.PRIVATE, 1, (1,)),
+        BlockInfo(3, BlockState.SHARED, 2, (1, 9)),
+        BlockInfo(4, BlockState.PRIVATE, 1, (2**14 - 1,)),
+        BlockInfo(5, BlockState.PRIVATE, 1, (2**14,)),
+    )
+    cells = struct.unpack("<6H", encode_blocks(blocks))
+    assert [cell >> 14 for cell in cells] == [0, 1, 2, 3, 2, 2]
+    assert [cell & 0x3FFF for cell in cells] == [0, 0, 1, 1, 2**14 - 1, 1]
+
+
+async def test_many_viewers_cost_one_fetch() -> None:
+    fetches = 0
+
+    async def fetch() -> int:
+        nonlocal fetches
+        fetches += 1
+        await asyncio.sleep(0)
+        return fetches
+
+    poll = SharedPoll(fetch, 100.0)
+    assert await asyncio.gather(*(poll.get() for _ in range(10))) == [1] * 10
+
+
+async def test_only_changes_are_passed_on_and_loading_is_waited_out() -> None:
+    values = iter([None, "a", "a", "b"])
+
+    async def fetch() -> str:
+        value = next(values)
+        if value is None:
+            raise EngineNotReadyError("loading")
+        return value
+
+    changes = SharedPoll(fetch, 0.001).changes()
+    assert [await anext(changes), await anext(changes)] == ["a", "b"]
+
+
+
+async def test_stats_requests_and_blocks_reach_a_socket(start: Start) -> None:
+    engine = FakeEngine(token_interval=0.05)
+    running = await start(engine)
+    async with running.ready_socket() as client, running.ready_socket() as talker:
+        await client.send("subscribe", topic="stats")
+        stats = (await client.expect("stats"))["stats"]
+        assert stats["blocks"]["total"] == 256
+        await client.send("unsubscribe", topic="stats")
+        await client.skip_to("unsubscribed")
+        await client.send("subscribe", topic="blocks")
+        data = await client.socket.recv()
+        assert isinstance(data, bytes)
+        assert struct.unpack("<256H", data) == (0,) * 256
+        await talker.send("send", content="hello")
+        data = await client.socket.recv()
+        assert isinstance(data, bytes)
+        assert struct.unpack("<256H", data)[:5] == (2 << 14,) * 4 + (0,)
+        await client.send("unsubscribe", topic="blocks")
+        await client.send("subscribe", topic="requests")
+        (item,) = (await client.skip_to("requests"))["items"]
+        assert item["state"] == "running"
+
+
+async def test_topics_wait_for_the_model(start: Start) -> None:
+    engine = FakeEngine()
+    engine.status = EngineStatus("loading", "reading", 0.0)
+    running: Running = await start(engine)
+    async with running.socket() as client:
+        await client.send("subscribe", topic="stats")
+        await client.expect("loading")
+        engine.status = EngineStatus("ready", "ready", 1.0)
+        await client.skip_to("stats")

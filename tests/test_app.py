@@ -1,0 +1,207 @@
+"""The app as a process and as a whole: start, address, signals, exit codes, the page around a fake engine."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from websockets.asyncio.client import connect
+
+from api.settings import Settings
+from app import create_app, main
+from engine.errors import ModelLoadError
+from tests.fake_engine import FakeEngine
+
+ROOT = Path(__file__).resolve().parents[1]
+# The real main around a fake engine, and without the page, which takes seconds to import.
+CHILD = """
+import sys, app
+from tests.fake_engine import FakeEngine
+app.create_app = lambda settings: app.create_api(settings, FakeEngine(token_interval=0.05))
+sys.exit(app.main(sys.argv[1:]))
+"""
+
+
+class Child:
+    """A running app."""
+
+    def __init__(self, process: asyncio.subprocess.Process, url: str) -> None:
+        self.process, self.url = process, url
+
+    async def end(self) -> tuple[int, str]:
+        """Exit code and everything it wrote to stderr."""
+        assert self.process.stderr is not None
+        async with asyncio.timeout(15):
+            errors = (await self.process.stderr.read()).decode()
+            return await self.process.wait(), errors
+
+
+@asynccontextmanager
+async def child(tmp_path: Path, *options: str, **environment: str) -> AsyncIterator[Child]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-W", "error", "-c", CHILD),
+        *("--port", "0", "--data-dir", str(tmp_path), *options),
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(60):
+            line = (await process.stdout.readline()).decode()
+        assert line.startswith("Pageturn is at http://127.0.0.1:"), line
+        yield Child(process, line.split()[3])
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_in_the_middle_of_an_answer_ends_with_0(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    async with child(tmp_path, "--shutdown-timeout", "0") as app:
+        address = app.url.replace("http", "ws") + "/ws/chat"
+        reasons = []
+        async with connect(address) as socket:
+            await socket.send('{"type": "send", "content": "hello"}')
+            async for text in socket:
+                frame = json.loads(text)
+                if frame["type"] == "delta" and not reasons:
+                    app.process.send_signal(number)
+                    reasons.append("sent")
+                if frame["type"] == "candidate":
+                    reasons.append(frame["finish_reason"])
+        assert reasons == ["sent", "abort"]
+        assert socket.close_code == 1001
+        assert await app.end() == (0, "")
+
+
+async def test_streams_get_their_time_at_shutdown(tmp_path: Path) -> None:
+    async with child(tmp_path, "--shutdown-timeout", "10") as app, httpx.AsyncClient() as http:
+        body = {"messages": [{"role": "user", "content": "hello"}], "stream": True}
+        path = f"{app.url}/v1/chat/completions"
+        async with http.stream("POST", path, json=body) as response:
+            lines = [line async for line in _signal_after_first(response, app.process)]
+        assert lines[-2] == "data: [DONE]"
+        assert (await app.end())[0] == 0
+
+
+async def _signal_after_first(
+    response: httpx.Response, process: asyncio.subprocess.Process
+) -> AsyncIterator[str]:
+    sent = False
+    async for line in response.aiter_lines():
+        if not sent:
+            process.send_signal(signal.SIGTERM)
+            sent = True
+        yield line
+
+
+async def test_a_silent_socket_and_an_idle_connection_do_not_hold_up_the_end(
+    tmp_path: Path,
+) -> None:
+    async with child(tmp_path) as app:
+        host, port = app.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = f"GET /ws/chat HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: Upgrade\r\n"
+        head += "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        writer.write(f"{head}Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode())
+        assert b"101" in await reader.readline()
+        _, idle = await asyncio.open_connection(host, int(port))
+        started = time.monotonic()
+        app.process.send_signal(signal.SIGTERM)
+        assert await app.end() == (0, "")
+        assert time.monotonic() - started < 10
+        writer.close()
+        idle.close()
+
+
+async def test_keys_stay_out_of_the_log(tmp_path: Path) -> None:
+    async with child(tmp_path, "--api-key", "s3cret", "--log-level", "debug") as app:
+        async with httpx.AsyncClient() as http:
+            assert (await http.get(f"{app.url}/v1/models?api_key=s3cret")).status_code == 200
+        address = app.url.replace("http", "ws") + "/ws/chat?api_key=s3cret"
+        async with connect(address) as socket:
+            await socket.recv()
+        app.process.send_signal(signal.SIGTERM)
+        code, errors = await app.end()
+    assert code == 0
+    assert "api_key=***" in errors
+    assert "s3cret" not in errors
+
+
+async def test_unknown_variables_are_named_in_one_warning(tmp_path: Path) -> None:
+    async with child(tmp_path, PAGETURN_PROT="1", PAGETURN_ZEBRA="2") as app:
+        app.process.send_signal(signal.SIGTERM)
+        code, errors = await app.end()
+    assert code == 0
+    assert errors.splitlines() == [
+        "WARNING app: these environment variables are no options: PAGETURN_PROT, PAGETURN_ZEBRA"
+    ]
+
+
+def test_a_port_in_use_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["--port", str(port), "--data-dir", str(tmp_path)]) == 2
+    line = f"--port: {port} is not allowed; it is in use; choose a free one\n"
+    assert capsys.readouterr().err == line
+
+
+def test_a_bad_option_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--block-size", "0"]) == 2
+    line = "--block-size: 0 is not allowed; a whole number from 1 to 1024\n"
+    assert capsys.readouterr().err == line
+
+
+def test_an_address_that_is_not_ours_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--host", "192.0.2.1", "--port", "0"]) == 2
+    assert capsys.readouterr().err.startswith("--host: '192.0.2.1' is not allowed")
+
+
+def test_a_model_that_cannot_be_had_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(settings: Settings) -> None:
+        raise ModelLoadError("no network, and no model in the data folder")
+
+    monkeypatch.setattr("app.create_app", fail)
+    assert main(["--port", "0"]) == 1
+    assert capsys.readouterr().err == "no network, and no model in the data folder\n"
+
+
+def test_a_database_that_cannot_be_opened_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from app import create_api
+
+    monkeypatch.setattr("app.create_app", lambda settings: create_api(settings, FakeEngine()))
+    url = f"sqlite+aiosqlite:///{tmp_path}"
+    assert main(["--port", "0", "--database-url", url]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+async def test_the_page_is_served_beside_everything_else(tmp_path: Path) -> None:
+    app = create_app(Settings(data_dir=tmp_path), engine=FakeEngine())
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http,
+    ):
+        page = await http.get("/")
+        assert page.status_code == 200
+        assert "Pageturn" in page.text
+        assert "unsafe-eval" in page.headers["content-security-policy"]
+        assert (await http.get("/health")).json()["status"] == "ready"
+        assert (await http.get("/v1/nothing")).json()["error"]["code"] == "unknown_route"
+        assert (await http.get("/v1/chat/completions")).status_code == 405
