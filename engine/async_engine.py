@@ -1,0 +1,285 @@
+"""The engine for the event loop: load, submit, stream, abort, look inside, shut down.
+
+The loop never waits for arithmetic, which is the worker thread's, nor for tokenising, which is a small pool's. All methods
+belong to one event loop, the one that called `start`; only what a stream's end of life triggers may come from elsewhere.
+"""
+
+import asyncio
+import itertools
+import logging
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar, assert_never
+
+from engine.admission import check_request
+from engine.config import EngineConfig
+from engine.engine_core import EngineCore
+from engine.errors import EngineDeadError, EngineError, EngineNotReadyError, RequestError
+from engine.output_processor import ProcessedOutputs
+from engine.outputs import RequestFinished
+from engine.request_stream import RequestStream
+from engine.sampling_params import SamplingParams, validate_for_model
+from engine.sequence import Request
+from engine.stats import (
+    BlockInfo,
+    EngineStats,
+    EngineStatus,
+    FinishedCandidate,
+    ModelInfo,
+    RequestInfo,
+)
+from engine.worker import (
+    SHUT_DOWN,
+    Answer,
+    Batch,
+    Codec,
+    Ended,
+    LoadedModel,
+    Message,
+    Progress,
+    Ready,
+    Refused,
+    Worker,
+)
+
+NUM_TOKENIZER_THREADS = 2
+
+Result = TypeVar("Result")
+
+logger = logging.getLogger(__name__)
+
+
+def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
+    """The real model. Its libraries are imported here, in the worker thread: that takes seconds."""
+    progress("loading libraries", 0.0)
+    from engine.loader.tokenizer import load_tokenizer
+    from engine.model_runner import ModelRunner
+    from engine.tokenizer import Tokenizer
+
+    progress("reading the tokenizer", 0.0)
+    tokenizer = Tokenizer(load_tokenizer(config.model_path))
+    return LoadedModel(ModelRunner.load(config, progress), tokenizer)
+
+
+class AsyncEngine:
+    """One engine with one worker thread. `load` makes the model from `config`, in that thread."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        load: Callable[[EngineConfig, Progress], LoadedModel] = load_model,
+    ) -> None:
+        self._worker = Worker(partial(load, config), self._post)
+        self._pool = ThreadPoolExecutor(NUM_TOKENIZER_THREADS, thread_name_prefix="tokenizer")
+        self._ids = itertools.count(1)
+        self._streams: weakref.WeakValueDictionary[int, RequestStream] = (
+            weakref.WeakValueDictionary()
+        )
+        self._awaited: set[RequestStream] = set()
+        self._answers: dict[object, asyncio.Future] = {}
+        self._listeners: list[Callable[[FinishedCandidate], None]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._model: LoadedModel | None = None
+        self._error: EngineError | None = None
+        self._settled = asyncio.Event()
+        self._ended = asyncio.Event()
+
+    # --- life ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin loading in the worker thread; returns at once. `status` follows, `wait_ready` waits."""
+        self._loop = asyncio.get_running_loop()
+        self._worker.start()
+
+    async def wait_ready(self) -> None:
+        """Return when ready; raises ModelLoadError (or EngineDeadError) when that will never happen."""
+        await self._settled.wait()
+        if self._error is not None:
+            raise self._error
+
+    async def shutdown(self) -> None:
+        """Abort everything, end the worker thread. Streams end with their terminal event. Idempotent."""
+        if self._loop is None:
+            self._end(EngineDeadError(SHUT_DOWN))
+        elif not self._ended.is_set():
+            self._worker.stop()
+            await self._ended.wait()
+            self._worker.join()
+        self._pool.shutdown(wait=False)
+
+    @property
+    def status(self) -> EngineStatus:
+        """Loading with its stage, ready, or dead with the error."""
+        if self._error is not None:
+            return EngineStatus("dead", "dead", 0.0, str(self._error))
+        return self._worker.status
+
+    # --- what can be seen ------------------------------------------------------------------------
+
+    @property
+    def info(self) -> ModelInfo:
+        """What start-up chose; raises EngineNotReadyError while loading."""
+        return self._loaded().runner.info
+
+    @property
+    def stats(self) -> EngineStats:
+        """The latest published picture; raises EngineNotReadyError while loading."""
+        self._loaded()
+        assert self._worker.stats is not None, "ready without stats"
+        return self._worker.stats
+
+    def add_finished_listener(self, listener: Callable[[FinishedCandidate], None]) -> None:
+        """Call `listener` in the event loop for every candidate that ends."""
+        self._listeners.append(listener)
+
+    async def block_map(self) -> tuple[BlockInfo, ...]:
+        """Every block, in order of id, as of between two steps."""
+        return await self._ask(EngineCore.block_map)
+
+    async def requests(self) -> tuple[RequestInfo, ...]:
+        """The live requests in order of arrival."""
+        return await self._ask(EngineCore.requests)
+
+    # --- text ------------------------------------------------------------------------------------
+
+    async def render_chat(
+        self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
+    ) -> list[int]:
+        """Token ids of `messages` ({"role","content"}) through the model's chat template, off the event loop.
+
+        Control tokens inside a message's content stay text. Raises RequestError naming `messages[i].…`.
+        """
+        render = partial(
+            self._tokenizer().render_chat, messages, add_generation_prompt=add_generation_prompt
+        )
+        return await self._in_pool(render)
+
+    async def encode(self, text: str) -> list[int]:
+        """Token ids of a plain prompt (control tokens are parsed), off the event loop."""
+        return await self._in_pool(partial(self._tokenizer().encode, text))
+
+    async def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of token ids, special tokens shown, off the event loop."""
+        return await self._in_pool(partial(self._tokenizer().decode, token_ids))
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def check_request(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
+        """Raise what `submit` would raise, and do nothing: chat stores a turn between the two.
+
+        RequestError when it can never run (too long, empty, n over max_num_seqs, ids out of the vocabulary),
+        EngineNotReadyError, EngineDeadError.
+        """
+        model = self._alive()
+        info = model.runner.info
+        validate_for_model(params, info.vocab_size, info.max_num_seqs)
+        check_request(model.runner.scheduler_config, prompt_token_ids, params)
+        low, high = min(prompt_token_ids), max(prompt_token_ids)
+        if low < 0 or high >= info.vocab_size:
+            message = f"the prompt has token id {low if low < 0 else high}; {info.vocab_size - 1} is the largest"
+            raise RequestError(message, param="prompt")
+
+    def submit(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> RequestStream:
+        """Hand a request to the engine; returns its stream at once.
+
+        Raises as `check_request` does. A refused request holds nothing.
+        """
+        self.check_request(prompt_token_ids, params)
+        request = Request(next(self._ids), list(prompt_token_ids), params, time.monotonic())
+        stream = RequestStream(request.request_id, params.n, self._worker.abort, self._awaited)
+        self._streams[request.request_id] = stream
+        self._worker.submit(request)
+        return stream
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _loaded(self) -> LoadedModel:
+        if self._model is None:
+            raise self._error or EngineNotReadyError(f"the model is loading: {self.status.stage}")
+        return self._model
+
+    def _alive(self) -> LoadedModel:
+        if self._error is not None:
+            raise EngineDeadError(str(self._error))
+        return self._loaded()
+
+    def _tokenizer(self) -> Codec:
+        return self._alive().tokenizer
+
+    async def _in_pool(self, function: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function)
+
+    async def _ask(self, question: Callable[[EngineCore], Result]) -> Result:
+        self._alive()
+        key = object()
+        self._answers[key] = asyncio.get_running_loop().create_future()
+        try:
+            self._worker.ask(key, question)
+            return await self._answers[key]
+        finally:
+            del self._answers[key]
+
+    def _post(self, message: Message) -> None:
+        """Worker thread: hand a message to the loop; a loop that is closed wants no more."""
+        assert self._loop is not None, "the worker runs without start"
+        try:
+            self._loop.call_soon_threadsafe(self._receive, message)
+        except RuntimeError:
+            self._worker.stop()
+
+    def _receive(self, message: Message) -> None:
+        match message:
+            case Batch(outputs):
+                self._deliver(outputs)
+            case Answer(key, value):
+                future = self._answers.get(key)
+                if future is not None and not future.done():
+                    future.set_result(value)
+            case Ready(model):
+                self._model = model
+                self._settled.set()
+            case Refused(request_id, error):
+                self._fail(request_id, error)
+            case Ended(error):
+                self._end(error)
+            case _:
+                assert_never(message)
+
+    def _deliver(self, outputs: ProcessedOutputs) -> None:
+        for request_id, event in outputs.events:
+            stream = self._streams.get(request_id)
+            if stream is not None:
+                stream.push(event)
+            if isinstance(event, RequestFinished):
+                self._streams.pop(request_id, None)
+        for candidate in outputs.finished:
+            for listener in self._listeners:
+                self._notify(listener, candidate)
+
+    def _notify(
+        self, listener: Callable[[FinishedCandidate], None], candidate: FinishedCandidate
+    ) -> None:
+        try:
+            listener(candidate)
+        except Exception:
+            logger.exception("a listener for finished candidates failed")
+
+    def _fail(self, request_id: int, error: str) -> None:
+        stream = self._streams.pop(request_id, None)
+        if stream is not None:
+            stream.fail(error)
+
+    def _end(self, error: EngineError) -> None:
+        """The worker is gone: nobody may wait for it any more."""
+        self._error = error
+        for request_id in list(self._streams):
+            self._fail(request_id, str(error))
+        for future in self._answers.values():
+            if not future.done():
+                future.set_exception(EngineDeadError(str(error)))
+        self._settled.set()
+        self._ended.set()

@@ -1,0 +1,179 @@
+"""What the scheduler did, as text and events for callers: one `OutputProcessor` for all requests, in the worker thread.
+
+Per candidate the events are `TextDelta`s, then one `CandidateFinished`; `RequestFinished` comes behind the last one. A
+`TextDelta` carries every drawn token but the stop token (EOS or one of `stop_token_ids`), which only `usage` counts.
+The texts of a candidate joined are the decoding of its tokens without special ones, cut at the first stop string; the
+first `min_tokens` tokens are not searched for stop strings.
+"""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from engine.detokenizer import Detokenizer, StopMatcher
+from engine.outputs import (
+    CandidateFinished,
+    EngineEvent,
+    FinishReason,
+    RequestFinished,
+    SampledToken,
+    SequenceEnd,
+    StepOutput,
+    TextDelta,
+    TextLogprob,
+    TokenLogprob,
+)
+from engine.sampling_params import SamplingParams
+from engine.sequence import Request
+from engine.stats import FinishedCandidate
+
+
+class TokenBytes(Protocol):
+    """The part of a tokenizer that streaming needs."""
+
+    def token_bytes(self, token_id: int, /) -> bytes:
+        """The bytes a token stands for."""
+        ...
+
+    def visible_bytes(self, token_id: int, /) -> bytes:
+        """The same, but nothing for a special token."""
+        ...
+
+
+@dataclass(slots=True)
+class ProcessedOutputs:
+    """Events in order with their request's id; who ended; the seq_ids that a stop string ends, for the caller to do."""
+
+    events: list[tuple[int, EngineEvent]] = field(default_factory=list)
+    finished: list[FinishedCandidate] = field(default_factory=list)
+    stopped: list[int] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.events)
+
+    def extend(self, other: "ProcessedOutputs") -> None:
+        """Append what came later."""
+        self.events += other.events
+        self.finished += other.finished
+        self.stopped += other.stopped
+
+
+class OutputProcessor:
+    """Holds the text state of every live candidate."""
+
+    def __init__(self, tokenizer: TokenBytes) -> None:
+        self._tokenizer = tokenizer
+        self._requests: dict[int, _RequestText] = {}
+
+    def add_request(self, request: Request) -> None:
+        """Expect outputs of this request."""
+        candidates = {
+            i: _Candidate(self._tokenizer, request.params) for i in range(request.params.n)
+        }
+        self._requests[request.request_id] = _RequestText(request.arrival_time, candidates)
+
+    def process(self, outputs: Iterable[StepOutput]) -> ProcessedOutputs:
+        """Take in what happened to sequences, in order."""
+        processed = ProcessedOutputs()
+        for output in outputs:
+            self._process_one(output, processed)
+        return processed
+
+    def _process_one(self, output: StepOutput, processed: ProcessedOutputs) -> None:
+        request = self._requests[output.request_id]
+        events: list[EngineEvent] = [] if output.progress is None else [output.progress]
+        candidate = request.candidates.get(output.index)
+        if candidate is not None:
+            delta = candidate.take(output)
+            if delta is not None:
+                events.append(delta)
+            if output.end is not None:
+                end = candidate.apply_stop(output.end)
+                events.append(_candidate_finished(output.index, end, candidate.stop_reason(end)))
+                processed.finished.append(request.finish(output, end))
+                if not request.candidates:
+                    del self._requests[output.request_id]
+                    events.append(RequestFinished())
+            elif candidate.is_stopped:
+                processed.stopped.append(output.seq_id)
+        processed.events += ((output.request_id, event) for event in events)
+
+
+@dataclass(slots=True)
+class _RequestText:
+    """The candidates that have not ended."""
+
+    arrival_time: float
+    candidates: dict[int, "_Candidate"]
+
+    def finish(self, output: StepOutput, end: SequenceEnd) -> FinishedCandidate:
+        del self.candidates[output.index]
+        e2e_ms = (time.monotonic() - self.arrival_time) * 1e3
+        return FinishedCandidate(
+            output.request_id, output.index, end.reason, end.usage, end.timings, e2e_ms
+        )
+
+
+class _Candidate:
+    """Tokens to shown text, for one candidate."""
+
+    def __init__(self, tokenizer: TokenBytes, params: SamplingParams) -> None:
+        self._tokenizer = tokenizer
+        self._detokenizer = Detokenizer(tokenizer.visible_bytes)
+        self._matcher = StopMatcher(params.stop)
+        self._num_unsearched = params.min_tokens
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a stop string was found."""
+        return self._matcher.matched is not None
+
+    def take(self, output: StepOutput) -> TextDelta | None:
+        """What a step adds to the text; None when it adds neither a token nor text."""
+        text, end = "", output.end
+        shown = output.sampled
+        if end is not None and end.reason is FinishReason.STOP:
+            shown = None
+        if shown is not None:
+            text = self._push(self._detokenizer.push(shown.token_id))
+            self._num_unsearched -= 1
+        if end is not None:
+            text += self._push(self._detokenizer.flush()) + self._matcher.flush()
+        if shown is None:
+            return TextDelta(output.index, text, ()) if text else None
+        return TextDelta(output.index, text, (shown.token_id,), self._logprobs(shown))
+
+    def apply_stop(self, end: SequenceEnd) -> SequenceEnd:
+        """A stop string that the last token completed outranks the limit that this token reached."""
+        if self.is_stopped and end.reason is FinishReason.LENGTH:
+            return replace(end, reason=FinishReason.STOP)
+        return end
+
+    def stop_reason(self, end: SequenceEnd) -> str | int | None:
+        """The stop string or stop token id that ended the candidate."""
+        if self.is_stopped and end.reason is FinishReason.STOP:
+            return self._matcher.matched
+        return end.stop_token_id
+
+    def _push(self, text: str) -> str:
+        return text if self._num_unsearched > 0 else self._matcher.push(text)
+
+    def _logprobs(self, sampled: SampledToken) -> tuple[TextLogprob, ...]:
+        if sampled.logprob is None:
+            return ()
+        top = tuple(self._text_logprob(entry) for entry in sampled.top_logprobs)
+        return (self._text_logprob(sampled.logprob, top),)
+
+    def _text_logprob(self, entry: TokenLogprob, top: tuple[TextLogprob, ...] = ()) -> TextLogprob:
+        token = self._tokenizer.token_bytes(entry.token_id)
+        text = token.decode(errors="replace")
+        return TextLogprob(entry.token_id, text, entry.logprob, token, top)
+
+
+def _candidate_finished(
+    index: int, end: SequenceEnd, stop_reason: str | int | None
+) -> CandidateFinished:
+    return CandidateFinished(
+        index, end.reason, stop_reason, end.usage, end.timings, end.kv, end.error
+    )
