@@ -51,7 +51,7 @@ class ModelRunner:
         place = choose_placement(config)
         use_physical_cores()
         ops = _select_ops(config, place.device)
-        max_model_len = _max_model_len(config, opened.config)
+        max_model_len = resolve_max_model_len(config, opened.config)
         model, weights = _load_model(opened, place, ops, max_model_len, progress)
         progress("allocating KV memory", 0.0)
         token_bytes = kv_cache.bytes_per_token(opened.config, place.kv_dtype)
@@ -59,7 +59,7 @@ class ModelRunner:
         pool = kv_cache.allocate(
             opened.config, size, config.block_size, place.kv_dtype, place.device
         )
-        limits = _scheduler_config(config, opened, size, max_model_len)
+        limits = make_scheduler_config(config, opened, size, max_model_len)
         info = _info(config, opened.config, place, ops, weights, size, limits)
         runner = cls(model, pool, ops, Sampler(config.seed), limits, info)
         progress("warming up", 0.0)
@@ -126,7 +126,7 @@ def _select_ops(config: EngineConfig, device: torch.device) -> KernelBackend:
         ) from error
 
 
-def _max_model_len(config: EngineConfig, model: ModelConfig) -> int:
+def resolve_max_model_len(config: EngineConfig, model: ModelConfig) -> int:
     if config.max_model_len is None:
         return model.max_context
     if config.max_model_len > model.max_context:
@@ -138,7 +138,7 @@ def _max_model_len(config: EngineConfig, model: ModelConfig) -> int:
     return config.max_model_len
 
 
-def _scheduler_config(
+def make_scheduler_config(
     config: EngineConfig, opened: OpenModel, size: kv_cache.KVCacheSize, max_model_len: int
 ) -> SchedulerConfig:
     return SchedulerConfig(

@@ -140,6 +140,11 @@ class GGUFTensors:
         """The tensor as rows of eight-bit groups, None when it is stored in another way."""
         return int8_from_gguf(self._tensor(name))
 
+    def stored(self, name: str) -> tuple[GGUFTensor, torch.Tensor | None]:
+        """The tensor as the file has it, and which stored row each row is (None: they are in order)."""
+        tensor = self._tensor(name)
+        return tensor, self._row_order(name, tensor.shape[0])
+
     def is_quantized(self, name: str) -> bool:
         """Whether the tensor is stored in blocks of integers."""
         return self._tensor(name).quantization in INTEGER_TYPES
