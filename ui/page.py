@@ -5,31 +5,18 @@ passes through Gradio: its templates are executable, and its events cost a reque
 preferences in the browser, so there is no `gr.State`.
 """
 
-import hashlib
 import json
 from pathlib import Path
 
 import gradio as gr
 from fastapi import FastAPI
 from fastapi.staticfiles import StaticFiles
+from gradio.themes import Base
+from gradio.themes.utils import colors, sizes
+
+from ui.static_files import PREFIX, SCRIPTS, STATIC, STYLES, address_of
 
 _HERE = Path(__file__).parent
-STATIC = _HERE / "static"
-SCRIPTS = (
-    "core.js",
-    "socket.js",
-    "settings.js",
-    "live.js",
-    "messages.js",
-    "candidates.js",
-    "composer.js",
-    "conversations.js",
-    "chat.js",
-    "charts.js",
-    "dashboard.js",
-    "start.js",
-)
-STYLES = ("page.css", "chat.css", "dashboard.css")
 MAX_THREADS = 8
 _FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif")
 _MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
@@ -59,7 +46,7 @@ def build_ui() -> gr.Blocks:
 
 def mount(app: FastAPI) -> FastAPI:
     """Serve the page at `/` and its files at `/static/pageturn`; routes added to `app` before this come first."""
-    app.mount("/static/pageturn", StaticFiles(directory=STATIC), name="static")
+    app.mount(f"/{PREFIX}", StaticFiles(directory=STATIC), name="pageturn-static")
     page = build_ui()
     page.max_threads = MAX_THREADS
     page.queue(default_concurrency_limit=None, api_open=False)
@@ -117,28 +104,22 @@ def _settings(page: gr.Blocks) -> None:
 
 def _head() -> str:
     """Styles and, in this order, scripts. The shell adds them one by one, so a loader keeps their order."""
-    styles = [f'<link rel="stylesheet" href="{_address(name)}">' for name in STYLES]
+    styles = [f'<link rel="stylesheet" href="{address_of(name)}">' for name in STYLES]
     loader = (
-        f"for (const src of {json.dumps([_address(name) for name in SCRIPTS])}) "
+        f"for (const src of {json.dumps([address_of(name) for name in SCRIPTS])}) "
         "document.head.append(Object.assign(document.createElement('script'), { src, async: false }));"
     )
     return "\n".join([*styles, f"<script>{loader}</script>"])
 
 
-def _address(name: str) -> str:
-    """A changed file has a new address."""
-    digest = hashlib.blake2b((STATIC / name).read_bytes(), digest_size=6).hexdigest()
-    return f"static/pageturn/{name}?v={digest}"
-
-
-def _theme() -> gr.themes.Base:
+def _theme() -> Base:
     """System fonts (nothing is fetched) and an indigo that passes contrast on white and under white text."""
-    return gr.themes.Base(
-        primary_hue=gr.themes.colors.indigo,
-        neutral_hue=gr.themes.colors.slate,
+    return Base(
+        primary_hue=colors.indigo,
+        neutral_hue=colors.slate,
         font=_FONTS,
         font_mono=_MONO,
-        radius_size=gr.themes.sizes.radius_lg,
+        radius_size=sizes.radius_lg,
     ).set(
         body_background_fill="#ffffff",
         body_background_fill_dark="#0f1117",

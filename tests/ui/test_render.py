@@ -102,6 +102,8 @@ def stream(text: str, cuts: Iterable[int]) -> tuple[str, StreamRenderer, str]:
 @example(["$$\nx^2\n- word\n$$"], 1)
 @example(["word\n$$\n# word\n$$"], 1)
 @example(["word\r\n- word"], 1)
+@example(["word\n|---|\n|---|word"], 1)
+@example(["word\n$$\nx$$y"], 1)
 def test_any_cut_ends_in_the_full_render(pieces: list[str], step: int) -> None:
     text = "".join(pieces)
     frozen, renderer, _ = stream(text, range(0, len(text), step))

@@ -13,7 +13,7 @@
       this.stop = P.iconButton("stop", `Stop answer ${message.candidate_index + 1}`, () => actions.stop(this.message.candidate_index));
       this.blocks = h("p", { class: "pt-blocks" });
       this.note = h("p", { class: "pt-note" });
-      this.use = P.button("check", "Use this", () => actions.select(this.message.id), { class: "pt-button pt-primary pt-use" });
+      this.use = P.button("check", "Use this", () => actions.pick(this.message), { class: "pt-button pt-primary pt-use" });
       const head = h("header", {}, h("h3", {}, `Answer ${message.candidate_index + 1}`), this.stats, this.stop);
       const body = h("div", { class: "pt-card-body", tabindex: 0, role: "group", "aria-label": `Text of answer ${message.candidate_index + 1}` }, this.prose.node, this.wait);
       const foot = h("footer", {}, this.note, this.blocks, this.use);
@@ -35,10 +35,10 @@
       this.node.dataset.status = message.status;
       this.node.setAttribute("aria-label", `Answer ${message.candidate_index + 1} of ${count}`);
       this.stop.hidden = !generating;
-      P.setText(this.stats, generating ? "" : [P.usageLine({ ...message, timings: { ...message.timings, ttft_ms: 0 } }), P.finishLabel(message.finish_reason)].filter(Boolean).join(" · "));
-      P.setText(this.blocks, P.blocksLine(message.kv));
+      P.setText(this.stats, generating ? "" : P.usageLine({ ...message, timings: { ...message.timings, ttft_ms: 0 } }));
+      P.setText(this.blocks, [P.finishLabel(message.finish_reason), P.blocksLine(message.kv)].filter(Boolean).join(" · "));
       const note = P.endNote(message);
-      P.setText(this.note, note && message.status !== "done" ? note.text : "");
+      P.setText(this.note, note && ["error", "interrupted"].includes(message.status) ? note.text : "");
       if (!generating || this.prose.isEmpty) this.prose.set(message.html, "");
       if (!generating) this.wait.replaceChildren();
     }
@@ -51,7 +51,7 @@
   }
 
   P.CandidatesView = class {
-    // `actions`: select(message_id), stop(index).
+    // `actions`: pick(message), stop(index).
     constructor(actions) {
       this.actions = actions;
       this.cards = new Map();
@@ -81,7 +81,8 @@
       this.markDot();
       if (messages.every((message) => message.status !== "generating")) P.setText(this.memory, "");
       const head = messages.find((message) => message.id === headId);
-      P.setText(this.hint, head ? `Press 1–${messages.length} to pick. A new message continues answer ${head.candidate_index + 1}.` : "");
+      const keys = h("span", { class: "pt-by-key" }, `Press 1–${messages.length} to pick. `);
+      this.hint.replaceChildren(...(head ? [keys, `A new message continues answer ${head.candidate_index + 1}.`] : []));
     }
 
     // What the engine holds for these answers now; `request` is an item of the topic `requests`.
@@ -95,8 +96,7 @@
 
     pick(index) {
       const card = this.card(index);
-      if (card) this.actions.select(card.message.id);
-      return Boolean(card);
+      if (card) this.actions.pick(card.message);
     }
 
     markDot() {

@@ -5,15 +5,17 @@
   const { h } = P;
   const DRAFT_LIMIT = 100;
   let area, sendButton, stopButton, threeButton;
-  let draftKey = "new";
-  // Set by chat.js: submit(text, n), stop(), canSend() -> reason or null, isBusy().
+  let draftId = null;
+  // Set by chat.js: submit(text, n), stop(), refusal() -> reason or null, isBusy().
   let actions = null;
 
   function drafts() {
     return P.store.get("drafts", {});
   }
 
-  function saveDraft(key, text) {
+  // `id` is a conversation's, or null for a new one.
+  function saveDraft(id, text) {
+    const key = id ?? "new";
     const all = drafts();
     delete all[key];
     if (text) all[key] = text;
@@ -31,7 +33,7 @@
     const busy = actions.isBusy();
     sendButton.hidden = busy;
     stopButton.hidden = !busy;
-    sendButton.setAttribute("aria-disabled", String(!area.value.trim() || Boolean(actions.canSend())));
+    sendButton.setAttribute("aria-disabled", String(!area.value.trim() || Boolean(actions.refusal())));
   }
 
   function setText(text) {
@@ -42,7 +44,7 @@
 
   function submit() {
     const text = area.value;
-    const reason = actions.canSend();
+    const reason = actions.refusal();
     if (!text.trim()) return;
     if (reason) {
       P.say(reason);
@@ -54,17 +56,16 @@
 
   // A draft belongs to its conversation.
   function open(id) {
-    draftKey = id ?? "new";
-    if (area) setText(drafts()[draftKey] ?? "");
+    draftId = id;
+    if (area) setText(drafts()[id ?? "new"] ?? "");
   }
 
   // A text that could not be sent comes back, before whatever was typed meanwhile.
   function giveBack(text, id) {
-    const key = id ?? "new";
-    const typed = key === draftKey ? area.value : (drafts()[key] ?? "");
+    const typed = id === draftId ? area.value : (drafts()[id ?? "new"] ?? "");
     const both = typed.trim() && typed !== text ? `${text}\n${typed}` : text;
-    saveDraft(key, both);
-    if (key === draftKey) setText(both);
+    saveDraft(id, both);
+    if (id === draftId) setText(both);
   }
 
   function mount(node, given) {
@@ -76,7 +77,7 @@
     threeButton = P.button("three", "3 answers", toggleThree, { class: "pt-button pt-quiet pt-three", "aria-pressed": String(three), title: "Ask for three answers side by side" });
     node.append(area, h("div", { class: "pt-composer-row" }, threeButton, h("span", { class: "pt-keys" }, "Enter sends · Shift+Enter for a new line"), stopButton, sendButton));
     area.addEventListener("input", () => {
-      saveDraft(draftKey, area.value);
+      saveDraft(draftId, area.value);
       fit();
       refresh();
     });
@@ -86,7 +87,7 @@
       submit();
     });
     node.addEventListener("click", (event) => event.target === node && area.focus());
-    open(draftKey === "new" ? null : draftKey);
+    open(draftId);
   }
 
   function toggleThree() {
@@ -95,5 +96,5 @@
     P.store.set("three", pressed);
   }
 
-  P.composer = { mount, open, refresh, giveBack, setText, saveDraft, drafts, focus: () => area?.focus() };
+  P.composer = { mount, open, refresh, giveBack, setText, saveDraft, focus: () => area?.focus() };
 })(window.Pageturn);

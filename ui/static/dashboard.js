@@ -13,12 +13,12 @@
     ["free", "Free blocks"],
     ["running", "Running"],
     ["waiting", "Waiting"],
-    ["speed", "Tokens per second"],
+    ["speed", "Tokens/s"],
     ["hits", "Prefix hit rate"],
     ["preemptions", "Preemptions"],
     ["forks", "Forks"],
     ["copies", "Copies on write"],
-    ["tokens", "Tokens generated"],
+    ["tokens", "Generated"],
   ];
   const POLICIES = [
     ["paged", "Paged (in use now)"],
@@ -54,22 +54,22 @@
 
   function showTiles({ blocks, requests, counters, tokens }, rate) {
     const inUse = blocks.private + blocks.shared;
-    show("in_use", P.number(inUse), `of ${P.number(blocks.total)}, ${blocks.block_size} tokens each`);
+    show("in_use", P.number(inUse), `of ${P.number(blocks.total)}`);
     show("utilisation", P.percent(inUse, blocks.total), `${P.number(tokens.stored)} tokens stored`);
     show("cached", P.number(blocks.cached), "reclaimable");
     show("free", P.number(blocks.free), "empty");
     show("running", P.number(requests.running), "sequences");
     show("waiting", P.number(requests.waiting), requests.waiting ? `${requests.waiting_capacity} for memory · ${requests.waiting_budget} for their turn` : "nobody waits");
-    show("speed", rate.toFixed(1), "all requests, now");
+    show("speed", rate.toFixed(1), "now, all requests");
     show("hits", P.percent(counters.prefix_hits, counters.prefix_queries), `${P.number(counters.prefix_hits)} of ${P.number(counters.prefix_queries)} tokens`);
     show("preemptions", P.number(counters.preemptions), "since start");
     show("forks", P.number(counters.forks), "since start");
     show("copies", P.number(counters.cow_copies), "since start");
-    show("tokens", P.number(counters.generated_tokens), `from ${P.number(counters.prompt_tokens)} of prompts`);
+    show("tokens", P.number(counters.generated_tokens), `tokens, ${P.number(counters.prompt_tokens)} read`);
   }
 
   function showCounts(blocks) {
-    P.setText(counts, `${P.number(blocks.private)} private · ${P.number(blocks.shared)} shared · ${P.number(blocks.cached)} cached · ${P.number(blocks.free)} free, of ${P.number(blocks.total)} blocks`);
+    P.setText(counts, `${P.number(blocks.private)} private · ${P.number(blocks.shared)} shared · ${P.number(blocks.cached)} cached · ${P.number(blocks.free)} free, of ${P.number(blocks.total)} blocks of ${blocks.block_size} tokens`);
   }
 
   function showBars(bytes) {

@@ -77,7 +77,7 @@
   };
 
   P.MessageView = class {
-    // `actions`: select, edit, regenerate, isBusy.
+    // `actions`: select(id, view), edit(message, text), regenerate(message, n).
     constructor(message, actions) {
       this.id = message.id;
       this.actions = actions;

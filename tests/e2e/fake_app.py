@@ -1,0 +1,55 @@
+"""The whole app around the scripted engine, as a process: `python -m tests.e2e.fake_app --port N --data-dir FOLDER`.
+
+Takes the app's own options. What is answered depends on the last user message: "long" gives 400 words, "hostile" text
+that tries to become a script, "markdown" a table, code and maths; anything else twelve words.
+"""
+
+import sys
+from collections.abc import Sequence
+
+import uvicorn
+
+from api.settings import load_settings
+from app import create_app
+from tests.fake_engine import FakeEngine
+
+TOKEN_INTERVAL_S = 0.02
+HOSTILE = (
+    "<script>window.hacked = 1</script> <img src=x onerror='window.hacked = 2'> "
+    "[a link](javascript:window.hacked=3) ${window.hacked = 4} {{window.hacked = 5}} "
+)
+MARKDOWN = (
+    "## A heading\n\nIt costs $5 or $10, and $x^2$ is maths.\n\n"
+    "```python\ndef answer():\n    return 42\n```\n\n| name | value |\n|:--|--:|\n| a | 1 |\n\nThe end.\n"
+)
+
+
+def script(prompt: Sequence[int], index: int) -> list[str]:
+    """The answer in pieces; candidates differ."""
+    text = bytes(prompt).decode(errors="replace")
+    question = text.rpartition("<user>")[2]
+    if "hostile" in question:
+        return [HOSTILE]
+    if "markdown" in question:
+        return [MARKDOWN[i : i + 5] for i in range(0, len(MARKDOWN), 5)]
+    count = 400 if "long" in question else 12
+    return [f"answer{index}-{number} " for number in range(count)]
+
+
+def main(arguments: list[str]) -> None:
+    """Serve until a signal."""
+    settings = load_settings(arguments)
+    engine = FakeEngine(script, token_interval=TOKEN_INTERVAL_S, num_blocks=512)
+    app = create_app(settings, engine=engine)
+    uvicorn.run(
+        app,
+        host=settings.host,
+        port=settings.port,
+        ws="websockets-sansio",
+        log_level="warning",
+        timeout_graceful_shutdown=2,
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

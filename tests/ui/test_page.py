@@ -1,0 +1,91 @@
+"""The shell: islands without executable templates, no component that costs a connection, files where the page asks.
+
+Gradio is looked at in a child process: importing it leaves event loops and sockets behind.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ui.static_files import SCRIPTS, STATIC, STYLES
+
+ISLANDS = STATIC.parent / "islands"
+ROOT = STATIC.parents[1]
+LOOK = """
+import asyncio, json, httpx
+from fastapi import FastAPI
+from ui.page import build_ui, mount
+
+async def get(app, path):
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://page") as client:
+        return await client.get(path)
+
+page = build_ui()
+app = mount(FastAPI())
+print(json.dumps({
+    "kinds": sorted({type(block).__name__ for block in page.blocks.values()}),
+    "python_events": [event.api_name for event in page.fns.values() if event.fn is not None],
+    "analytics": page.analytics_enabled,
+    "html": asyncio.run(get(app, "/")).text,
+    "script": asyncio.run(get(app, "/static/pageturn/core.js")).text,
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def seen() -> dict:
+    """What a child found in the page."""
+    command = [sys.executable, "-c", LOOK]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_nothing_opens_a_connection_or_asks_the_server_by_itself(seen: dict) -> None:
+    assert set(seen["kinds"]).isdisjoint({"State", "BrowserState", "Timer", "Chatbot", "LinePlot"})
+    assert {"Sidebar", "Tabs", "HTML", "Slider"} <= set(seen["kinds"])
+    assert seen["python_events"] == []
+    assert seen["analytics"] is False
+
+
+def test_the_page_names_its_files_by_their_content_and_serves_them(seen: dict) -> None:
+    for name in (*SCRIPTS, *STYLES):
+        pattern = rf"static/pageturn/{re.escape(name)}\?v=[0-9a-f]{{12}}"
+        assert len(set(re.findall(pattern, seen["html"]))) == 1, name
+    assert seen["script"] == (STATIC / "core.js").read_text()
+
+
+def test_the_page_fetches_nothing_from_elsewhere(seen: dict) -> None:
+    fetched = re.findall(
+        r"<(?:script|link|img)[^>]*(?:src|href)=\"(https?:(?!//page)[^\"]+)", seen["html"]
+    )
+    assert fetched == []
+
+
+@pytest.mark.parametrize("path", sorted(ISLANDS.iterdir()), ids=lambda path: path.name)
+def test_islands_are_static_markup(path: Path) -> None:
+    markup = path.read_text()
+    assert "${" not in markup
+    assert "{{" not in markup
+    assert not re.search(r"\son\w+=", markup)
+
+
+def test_every_file_is_known_and_the_first_and_last_script_stand_right() -> None:
+    files = {path.name for path in STATIC.iterdir()}
+    assert files == {*SCRIPTS, *STYLES, "favicon.svg"}
+    assert SCRIPTS[0] == "core.js"
+    assert SCRIPTS[-1] == "start.js"
+
+
+def test_markup_is_written_in_one_file_only() -> None:
+    """`innerHTML` takes what the server has sanitised; everything else is built from elements and text."""
+    writers = {
+        path.name
+        for path in STATIC.glob("*.js")
+        if re.search(r"innerHTML|insertAdjacentHTML|outerHTML", path.read_text())
+    }
+    assert writers == {"messages.js"}

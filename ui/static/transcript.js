@@ -1,0 +1,162 @@
+// Draws the open conversation: messages, open candidates, a message on its way, an empty chat; and keeps the scroll.
+"use strict";
+
+(function (P) {
+  const { h, live } = P;
+  const EXAMPLES = [
+    "Explain in three sentences how a printing press works.",
+    "Write a short poem about a lighthouse in the fog.",
+    "Give me five ideas for a rainy Sunday, as a list.",
+  ];
+  const END_PX = 60;
+  const PAGE = 40;
+
+  P.Transcript = class {
+    // `state` is the chat's own: {open, view, pending}. `actions`: select, edit, regenerate, stop, pick, retry, takeBack.
+    constructor(root, state, actions) {
+      Object.assign(this, { root, state, actions, views: new Map(), candidates: null, shown: PAGE, sticks: true, refocus: null });
+      [this.log, this.scroll, this.jump] = [".pt-log", ".pt-scroll", ".pt-jump"].map((name) => root.querySelector(name));
+      this.scroll.addEventListener("scroll", () => this.onScroll(), { passive: true });
+      new ResizeObserver(() => this.follow()).observe(this.scroll);
+      this.jump.append(P.icon("down"), h("span", {}, "Latest"));
+      this.jump.addEventListener("click", () => this.stick());
+    }
+
+    // Another conversation: nothing of the last one stays.
+    reset() {
+      this.views.clear();
+      Object.assign(this, { candidates: null, shown: PAGE, sticks: true, refocus: null });
+    }
+
+    draw() {
+      const nodes = this.wantedNodes();
+      const wanted = new Set(nodes);
+      for (const node of [...this.log.children]) if (!wanted.has(node)) node.remove();
+      nodes.forEach((node, index) => {
+        if (this.log.children[index] !== node) this.log.insertBefore(node, this.log.children[index] ?? null);
+      });
+      for (const [id, view] of this.views) if (!wanted.has(view.node)) this.views.delete(id);
+      this.root.classList.toggle("pt-is-empty", !this.state.open && !this.state.pending);
+      this.restoreFocus();
+      this.follow();
+    }
+
+    wantedNodes() {
+      const { view, pending } = this.state;
+      const nodes = view ? this.pathNodes(view) : [];
+      if (pending) nodes.push(this.pendingNode(pending));
+      return nodes.length ? nodes : [this.emptyNode()];
+    }
+
+    pathNodes(view) {
+      const openIds = new Set(view.candidates.map((message) => message.id));
+      const path = view.messages.filter((message) => !openIds.has(message.id));
+      const hidden = Math.max(path.length - this.shown, 0);
+      const nodes = path.slice(hidden).map((message) => this.messageNode(message));
+      if (hidden) nodes.unshift(this.earlierNode(hidden));
+      if (view.candidates.length) nodes.push(this.candidatesNode(view));
+      else this.candidates = null;
+      return nodes;
+    }
+
+    messageNode(message) {
+      if (!this.views.has(message.id)) this.views.set(message.id, new P.MessageView(message, this.actions));
+      const view = this.views.get(message.id);
+      view.update(message);
+      if (message.status === "generating") this.showPart(view, message);
+      return view.node;
+    }
+
+    candidatesNode(view) {
+      this.candidates ??= new P.CandidatesView(this.actions);
+      this.candidates.update(view.candidates, view.conversation.head_id);
+      for (const message of view.candidates) {
+        if (message.status === "generating") this.showPart(this.candidates.card(message.candidate_index), message);
+      }
+      return this.candidates.node;
+    }
+
+    // What is known live; a text stored earlier stays until there is some.
+    showPart(view, message) {
+      const generation = live.get(message.generation_id);
+      const part = live.part(generation, message.candidate_index);
+      if (part.html || part.tail || view.prose.isEmpty) view.setLive(part, generation.progress);
+    }
+
+    // The view of a message, as a candidate's card or in the path.
+    viewOf(message) {
+      const card = this.candidates?.card(message.candidate_index);
+      return card?.message.id === message.id ? card : this.views.get(message.id);
+    }
+
+    pendingNode(pending) {
+      const prose = h("div", { class: "pt-prose" }, h("p", { class: "pt-plain" }, pending.text));
+      const node = h("article", { class: "pt-message pt-user pt-pending", "aria-label": "You" }, prose);
+      if (!pending.error) return node;
+      const buttons = [P.button("again", "Retry", this.actions.retry), P.button("edit", "Edit", this.actions.takeBack)];
+      node.append(h("div", { class: "pt-note pt-error", role: "alert" }, h("span", {}, pending.error.message), ...buttons));
+      return node;
+    }
+
+    emptyNode() {
+      if (this.state.open) return h("div", { class: "pt-empty" }, h("p", {}, "Opening…"));
+      const propose = (text) => () => {
+        P.composer.setText(text);
+        P.composer.focus();
+      };
+      const examples = EXAMPLES.map((text) => h("button", { type: "button", class: "pt-example", onclick: propose(text) }, text));
+      return h(
+        "div",
+        { class: "pt-empty" },
+        h("h2", {}, "What shall we write?"),
+        h("p", {}, "A local model answers. Nothing you type leaves this server."),
+        h("div", { class: "pt-examples" }, ...examples),
+      );
+    }
+
+    earlierNode(hidden) {
+      const show = () => {
+        const fromEnd = this.scroll.scrollHeight - this.scroll.scrollTop;
+        this.shown += PAGE;
+        this.draw();
+        this.scroll.scrollTop = this.scroll.scrollHeight - fromEnd;
+      };
+      return P.button("up", `Show ${P.plural(hidden, "earlier message")}`, show, { class: "pt-button pt-earlier" });
+    }
+
+    // After a change of version the focus goes to the same button of the message that takes the place.
+    keepFocus(messageId, from) {
+      const focused = document.activeElement;
+      this.refocus = from?.node.contains(focused) ? { id: messageId, action: focused.dataset.action } : null;
+    }
+
+    restoreFocus() {
+      const view = this.refocus && this.views.get(this.refocus.id);
+      if (!view) return;
+      const { action } = this.refocus;
+      this.refocus = null;
+      const target = action ? view.foot.querySelector(`[data-action="${action}"]`) : view.node;
+      target?.focus({ preventScroll: true });
+    }
+
+    // The end is followed only by who is there already; nobody who reads above is moved.
+    follow() {
+      if (this.sticks) this.scroll.scrollTop = this.scroll.scrollHeight;
+      this.jump.hidden = this.sticks || this.atEnd();
+    }
+
+    stick() {
+      this.sticks = true;
+      this.follow();
+    }
+
+    atEnd() {
+      return this.scroll.scrollHeight - this.scroll.scrollTop - this.scroll.clientHeight < END_PX;
+    }
+
+    onScroll() {
+      this.sticks = this.atEnd();
+      this.jump.hidden = this.sticks;
+    }
+  };
+})(window.Pageturn);

@@ -1,0 +1,29 @@
+"""The page's own scripts and styles, in the order in which they load, and their addresses."""
+
+import hashlib
+from pathlib import Path
+
+STATIC = Path(__file__).parent / "static"
+PREFIX = "static/pageturn"
+SCRIPTS = (
+    "core.js",
+    "socket.js",
+    "settings.js",
+    "live.js",
+    "messages.js",
+    "candidates.js",
+    "composer.js",
+    "conversations.js",
+    "transcript.js",
+    "chat.js",
+    "charts.js",
+    "dashboard.js",
+    "start.js",
+)
+STYLES = ("page.css", "chat.css", "dashboard.css")
+
+
+def address_of(name: str) -> str:
+    """Relative to the page; a changed file has a new address."""
+    digest = hashlib.blake2b((STATIC / name).read_bytes(), digest_size=6).hexdigest()
+    return f"{PREFIX}/{name}?v={digest}"
