@@ -111,13 +111,27 @@ def main(arguments: list[str]) -> int:
 
 
 async def _serve(app: FastAPI, settings: Settings, listener: socket.socket) -> None:
+    """Serve until a signal, or until the model proves unusable: then raises what `wait_ready` does."""
     context: ApiContext = app.state.context
     server = Server(app, settings.log_level, partial(context.drain, settings.shutdown_timeout))
+
+    async def load() -> None:
+        try:
+            await context.engine.wait_ready()
+        except EngineError:
+            server.should_exit = True
+            raise
+
     async with app.router.lifespan_context(app):
+        loading = asyncio.create_task(load())
         listener.listen()
         sys.stdout.write(f"Pageturn is at {address_of(listener)}{_key_hint(settings)}\n")
         sys.stdout.flush()
         await server.serve(sockets=[listener])
+        loading.cancel()
+        await asyncio.wait([loading])
+    if not loading.cancelled():
+        loading.result()
 
 
 def _key_hint(settings: Settings) -> str:

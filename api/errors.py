@@ -19,7 +19,7 @@ from chat.errors import (
     ShuttingDownError,
     UnknownGenerationError,
 )
-from engine.errors import EngineDeadError, EngineNotReadyError, RequestError
+from engine.errors import EngineError, EngineNotReadyError, RequestError
 
 RETRY_AFTER_S = 2
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
@@ -58,7 +58,7 @@ def as_api_error(error: Exception) -> ApiError:
             return ApiError(400, error.message, param=error.param, code=error.code)
         case EngineNotReadyError():
             return ApiError(503, "the model is still loading; try again", code="loading")
-        case EngineDeadError():
+        case EngineError():
             return ApiError(503, f"the engine has stopped: {error}", code="engine_dead")
         case ChatError():
             status = _CHAT_STATUS.get(type(error), 500)
@@ -113,6 +113,6 @@ def install_error_handlers(app: FastAPI) -> None:
             error = RequestError(f"{path}: {fault['msg']}", param=path)
         return error_response(error)
 
-    known = (ApiError, RequestError, EngineNotReadyError, EngineDeadError, ChatError)
-    for kind in (*known, HTTPException, RequestValidationError, Exception):
+    kinds = (ApiError, EngineError, ChatError, HTTPException, RequestValidationError, Exception)
+    for kind in kinds:
         app.add_exception_handler(kind, handle)

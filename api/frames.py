@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from api.errors import validation_refusal
 from chat import events
 from chat.errors import ChatError
-from engine.errors import EngineDeadError, EngineNotReadyError, RequestError
+from engine.errors import EngineError, EngineNotReadyError, RequestError
 
 PROTOCOL_VERSION = 1
 
@@ -151,7 +151,7 @@ def error_fields(error: Exception) -> dict[str, Any]:
             code, message, param = error.code, error.message, error.param
         case EngineNotReadyError():
             code, message, param = "loading", "the model is still loading", None
-        case EngineDeadError():
+        case EngineError():
             code, message, param = "engine_dead", str(error), None
         case _:
             code, message, param = (

@@ -31,7 +31,7 @@ from api.rendering import Rendering
 from api.subscriptions import Subscriptions
 from chat.events import Started
 from chat.wire import to_wire
-from engine.errors import EngineDeadError, RequestError
+from engine.errors import EngineError, EngineNotReadyError, RequestError
 
 router = APIRouter()
 
@@ -82,16 +82,20 @@ class Connection:
     async def _announce(self) -> None:
         """`loading` until the engine is ready, then `ready`; an error if it never will be."""
         engine, shown = self._context.engine, None
-        while (status := engine.status).state == "loading":
+        while True:
+            try:
+                info = engine.info
+                break
+            except EngineNotReadyError:
+                status = engine.status
+            except EngineError as error:
+                await self._outbox.put_error(error)
+                return
             if status != shown:
                 fields = {"stage": status.stage, "fraction": status.fraction}
                 await self._outbox.put_frame("loading", fields)
             shown = status
             await asyncio.sleep(LOADING_INTERVAL_S)
-        if status.state == "dead":
-            await self._outbox.put_error(EngineDeadError(status.error or "the engine has stopped"))
-            return
-        info = engine.info
         fields = {"protocol": PROTOCOL_VERSION, "model": info.model_name}
         await self._outbox.put_frame("ready", fields | {"max_model_len": info.max_model_len})
 

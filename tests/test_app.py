@@ -16,7 +16,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from api.settings import Settings
-from app import create_app, main
+from app import create_api, create_app, main
 from engine.errors import ModelLoadError
 from tests.fake_engine import FakeEngine
 
@@ -181,11 +181,21 @@ def test_a_model_that_cannot_be_had_is_one_line(
     assert capsys.readouterr().err == "no network, and no model in the data folder\n"
 
 
+def test_a_model_that_proves_unusable_ends_the_start_with_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Unusable(FakeEngine):
+        async def wait_ready(self) -> None:
+            raise ModelLoadError("architecture Zebra is not supported")
+
+    monkeypatch.setattr("app.create_app", lambda settings: create_api(settings, Unusable()))
+    assert main(["--port", "0", "--data-dir", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == "architecture Zebra is not supported\n"
+
+
 def test_a_database_that_cannot_be_opened_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from app import create_api
-
     monkeypatch.setattr("app.create_app", lambda settings: create_api(settings, FakeEngine()))
     url = f"sqlite+aiosqlite:///{tmp_path}"
     assert main(["--port", "0", "--database-url", url]) == 1

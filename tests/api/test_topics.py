@@ -50,7 +50,6 @@ async def test_only_changes_are_passed_on_and_loading_is_waited_out() -> None:
     assert [await anext(changes), await anext(changes)] == ["a", "b"]
 
 
-
 async def test_stats_requests_and_blocks_reach_a_socket(start: Start) -> None:
     engine = FakeEngine(token_interval=0.05)
     running = await start(engine)

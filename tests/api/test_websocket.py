@@ -3,14 +3,16 @@
 import asyncio
 import json
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from api.websocket import MAX_FRAME_BYTES
-from engine.errors import EngineDeadError
-from engine.stats import EngineStatus
+from engine.errors import EngineDeadError, ModelLoadError
+from engine.sampling_params import SamplingParams
+from engine.stats import EngineStatus, ModelInfo
 from tests.api.conftest import Client, Running, Start
 from tests.fake_engine import FakeEngine
 
@@ -238,20 +240,28 @@ async def test_loading_is_shown_and_history_can_be_read(start: Start) -> None:
         await client.expect("ready")
 
 
+class DeadEngine(FakeEngine):
+    """Its model could not be loaded."""
+
+    @property
+    def info(self) -> ModelInfo:
+        raise ModelLoadError("architecture Zebra is not supported")
+
+    def check_request(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
+        raise EngineDeadError("architecture Zebra is not supported")
+
+
 async def test_a_dead_engine_is_told(start: Start) -> None:
-    engine = FakeEngine()
-    running = await start(engine)
-    engine.status = EngineStatus("dead", "", 0.0, "out of memory")
+    running = await start(DeadEngine())
     async with running.socket() as client:
-        error = await client.expect("error")
-        assert (error["code"], error["message"]) == ("engine_dead", "out of memory")
-
-        def die(*_: object) -> None:
-            raise EngineDeadError("out of memory")
-
-        engine.check_request = die  # type: ignore[method-assign]
-        await client.send("send", content="hello")
-        assert (await client.expect("error"))["code"] == "engine_dead"
+        for _ in range(2):
+            error = await client.expect("error")
+            assert error["code"] == "engine_dead"
+            assert error["message"] == "architecture Zebra is not supported"
+            await client.send("send", content="hello")
+    async with running.http() as http:
+        response = await http.post("/v1/completions", json={"prompt": "a"})
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "engine_dead")
 
 
 async def test_what_nobody_foresaw_is_vague_to_the_client_and_logged(
