@@ -178,24 +178,27 @@ class BlockPool:
 
     def check_integrity(self) -> None:
         """Assert what must hold of the pool by itself. O(num_blocks)."""
-        free = list(self.free_queue)
-        assert len(free) == len(set(free)) == len(self.free_queue), "free queue: wrong length"
-        assert {b.block_id for b in free} == {b.block_id for b in self.blocks if not b.ref_count}, (
-            "a block is neither free nor referenced, or both"
-        )
-        states = [block.state for block in self.blocks]
-        counts = self.counts
-        for state in BlockState:
-            assert getattr(counts, state.value) == states.count(state), f"miscounted {state} blocks"
+        free = {block.block_id for block in self.free_queue}
+        live = [block for block in self.blocks if block.ref_count]
         keyed = [block for block in self.blocks if block.key is not None]
+        assert free.isdisjoint(block.block_id for block in live), "a block is free and referenced"
+        assert len(free) + len(live) == len(self.blocks), "a block is neither free nor referenced"
+        assert len(free) == len(self.free_queue), "the free queue miscounts itself"
+        num_shared = sum(block.ref_count > 1 for block in live)
+        num_cached = sum(block.ref_count == 0 for block in keyed)
+        assert (self._num_private, self._num_shared, self._num_cached) == (
+            len(live) - num_shared,
+            num_shared,
+            num_cached,
+        ), "private, shared or cached blocks are miscounted"
         assert len(keyed) == len(self._cached), "the cache and its blocks disagree"
-        assert all(block.key and self._cached.get(block.key) is block for block in keyed), (
+        assert all(self._cached.get(block.key or b"") is block for block in keyed), (
             "the cache and its blocks disagree"
         )
-        assert all(b.num_tokens == self.block_size for b in keyed), (
+        assert all(block.num_tokens == self.block_size for block in keyed), (
             "a block in the cache is not full"
         )
-        stored = sum(block.num_tokens for block in self.blocks if block.ref_count)
+        stored = sum(block.num_tokens for block in live)
         assert self.tokens_stored == stored, f"{self.tokens_stored} tokens counted, {stored} stored"
 
     def _release(self, block: Block) -> bool:

@@ -174,14 +174,12 @@ class KVCacheManager:
     def _check_references(self, sequences: list[Sequence]) -> None:
         references = Counter(block_id for seq in sequences for block_id in seq.block_table)
         reads = Counter(copy.src for copy in self._pending_copies)
-        for block in self.pool.blocks:
-            assert block.num_pending_reads == reads[block.block_id], (
-                f"{block.block_id}: wrong reads"
-            )
-            assert self._num_owners(block) == references[block.block_id], (
-                f"block {block.block_id}: {self._num_owners(block)} owners counted, "
-                f"{references[block.block_id]} block tables refer to it"
-            )
+        blocks = self.pool.blocks
+        counted_reads = {b.block_id: b.num_pending_reads for b in blocks if b.num_pending_reads}
+        assert counted_reads == reads, f"reads counted {counted_reads}, pending copies {reads}"
+        owners = {b.block_id: self._num_owners(b) for b in blocks if self._num_owners(b)}
+        wrong = dict(owners.items() ^ references.items())
+        assert not wrong, f"owners counted and block tables disagree on the blocks {wrong}"
 
     def _check_sequence(self, seq: Sequence) -> None:
         computed, table = seq.num_computed_tokens, seq.block_table

@@ -196,11 +196,11 @@ def _half_empty_a_cached_block(pool: BlockPool) -> None:
 @pytest.mark.parametrize(
     ("breakage", "complaint"),
     [
-        (_free_a_referenced_block, "neither free nor referenced"),
+        (_free_a_referenced_block, "free and referenced"),
         (_lose_a_free_block, "neither free nor referenced"),
         (_forget_a_key, "disagree"),
         (_swap_a_key, "disagree"),
-        (_miscount_references, "miscounted private"),
+        (_miscount_references, "are miscounted"),
         (_miscount_tokens, "tokens counted"),
         (_half_empty_a_cached_block, "not full"),
     ],
