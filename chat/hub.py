@@ -20,7 +20,8 @@ from storage.conversations import ConversationStore
 logger = logging.getLogger(__name__)
 
 RETENTION = 300.0
-ABORT_TIMEOUT = 2.0
+ABORT_TIMEOUT = 4.0
+CANCEL_TIMEOUT = 1.0
 
 
 class GenerationHub:
@@ -113,7 +114,7 @@ class GenerationHub:
         for task in await _wait(self._tasks.values(), ABORT_TIMEOUT):
             logger.error("a generation did not end when aborted; its text so far is kept")
             task.cancel()
-        await _wait(self._tasks.values(), ABORT_TIMEOUT)
+        await _wait(self._tasks.values(), CANCEL_TIMEOUT)
         for timers in (self._orphan_timers, self._retention_timers):
             for generation_id in list(timers):
                 self._cancel(timers, generation_id)
