@@ -3,6 +3,7 @@
 import pytest
 
 from engine.outputs import FinishReason, SchedulerOutput
+from engine.planner import MAX_LOOKAHEAD
 from tests.fakes import Harness
 
 
@@ -72,6 +73,19 @@ def test_those_without_a_share_wait_for_the_budget() -> None:
     stats = engine.scheduler.stats()
     assert (stats.num_waiting, stats.waiting_budget, stats.waiting_capacity) == (1, 1, 0)
     assert [r.waiting_reason for r in engine.scheduler.requests()] == [None, "budget", None]
+
+
+def test_a_step_looks_only_so_far_beyond_those_that_want_its_budget() -> None:
+    engine = Harness(max_num_batched_tokens=16, max_num_seqs=16, num_blocks=200)
+    for i in range(MAX_LOOKAHEAD):
+        engine.add(prompt(30, 20 * i))
+    engine.add(prompt(3, 220))
+    assert [seq_id for seq_id, *_ in shape(engine.step())] == [0]
+    engine = Harness(max_num_batched_tokens=16, max_num_seqs=16, num_blocks=200)
+    for i in range(MAX_LOOKAHEAD - 1):
+        engine.add(prompt(30, 20 * i))
+    engine.add(prompt(3, 220))
+    assert [seq_id for seq_id, *_ in shape(engine.step())] == [0, MAX_LOOKAHEAD - 1]
 
 
 # --- admission -----------------------------------------------------------------------------------
