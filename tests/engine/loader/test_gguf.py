@@ -1,0 +1,129 @@
+"""GGUF models against an independent reading: every storage type, architecture, permutation, head and rope variant."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gguf.constants import GGMLQuantizationType as QuantizationType
+from gguf.constants import GGUFValueType
+
+from engine.errors import ModelLoadError
+from engine.loader.gguf import config_from_gguf
+from engine.loader.gguf_file import GGUFFile
+from engine.loader.model import open_model
+from tests.engine.loader.gguf_files import read_with_transformers, write_gguf
+from tests.engine.models.tiny import load_ours, make_reference, paged_logits, reference_logits
+
+TOKENS = [int(i * 37) % 320 for i in range(50)]
+WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}  # blocks of 256
+
+
+def both(path: Path, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Our logits and the independent ones."""
+    reference = read_with_transformers(path, config_from_gguf(GGUFFile(path)))
+    return paged_logits(load_ours(path, **options), TOKENS), reference_logits(reference, TOKENS)
+
+
+@pytest.mark.parametrize(
+    "name", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"]
+)
+def test_every_storage_type_gives_the_logits_of_an_independent_reading(
+    name: str, tmp_path: Path
+) -> None:
+    model = make_reference("llama", **WIDE)
+    path = write_gguf(tmp_path / "tiny.gguf", model, QuantizationType[name])
+    ours, expected = both(path)
+    assert expected.std() > 0.1
+    assert (ours - expected).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_architectures_and_heads_survive_the_format(
+    model_type: str, tied: bool, tmp_path: Path
+) -> None:
+    model = make_reference(model_type, tie_word_embeddings=tied, num_key_value_heads=3)
+    path = write_gguf(tmp_path / "tiny.gguf", model)
+    assert open_model(path).config.tie_word_embeddings is tied
+    ours = paged_logits(load_ours(path), TOKENS)
+    assert (ours - reference_logits(model, TOKENS)).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1"])
+def test_packed_weights_stay_close_to_the_exact_ones(name: str, tmp_path: Path) -> None:
+    model = make_reference("llama", **WIDE, num_hidden_layers=2)
+    path = write_gguf(tmp_path / "tiny.gguf", model, QuantizationType[name])
+    ours, expected = both(path, dtype=torch.bfloat16, packed=True)
+    assert torch.cosine_similarity(ours, expected).min() > 0.999
+
+
+def test_scaling_keys_become_rope_parameters(tmp_path: Path) -> None:
+    keys = {
+        "llama.rope.scaling.type": ("yarn", GGUFValueType.STRING),
+        "llama.rope.scaling.factor": (4.0, GGUFValueType.FLOAT32),
+        "llama.rope.scaling.original_context_length": (32, GGUFValueType.UINT32),
+    }
+    parameters = {
+        "rope_type": "yarn",
+        "rope_theta": 1e4,
+        "factor": 4.0,
+        "original_max_position_embeddings": 32,
+    }
+    model = make_reference("llama", rope_parameters=parameters)
+    path = write_gguf(tmp_path / "tiny.gguf", model, extra_keys=keys)
+    assert config_from_gguf(GGUFFile(path))["rope_parameters"] == parameters
+    ours = paged_logits(load_ours(path), TOKENS)
+    assert (ours - reference_logits(model, TOKENS)).abs().max() < 1e-3
+
+
+def test_stored_frequency_factors_are_llama_3_scaling(tmp_path: Path) -> None:
+    llama3 = {
+        "rope_type": "llama3",
+        "rope_theta": 1e4,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    }
+    model = make_reference("llama", rope_parameters=llama3)
+    plain = 1.0 / 1e4 ** (np.arange(0, 64, 2) / 64)
+    stretched = model.model.rotary_emb.inv_freq.numpy()
+    factors = (plain / stretched).astype(np.float32)
+    path = write_gguf(tmp_path / "tiny.gguf", model, extra_tensors={"rope_freqs.weight": factors})
+    ours = paged_logits(load_ours(path), TOKENS)
+    assert (ours - reference_logits(model, TOKENS)).abs().max() < 1e-3
+
+
+def test_an_unsupported_architecture_is_refused_by_name(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf", make_reference("llama"))
+    path.write_bytes(
+        path.read_bytes().replace(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0bloom")
+    )
+    with pytest.raises(
+        ModelLoadError, match=r"'bloom', which is not supported; supported: llama, qwen2"
+    ):
+        open_model(path)
+
+
+def test_an_unsupported_storage_type_is_refused_by_name(tmp_path: Path) -> None:
+    path = write_gguf(
+        tmp_path / "tiny.gguf", make_reference("llama", **WIDE), QuantizationType.TQ1_0
+    )
+    with pytest.raises(
+        ModelLoadError, match="stored as TQ1_0, which is not supported; supported: F32"
+    ):
+        load_ours(path)
+
+
+def test_missing_and_superfluous_tensors_are_named(tmp_path: Path) -> None:
+    model = make_reference("llama")
+    extra = {"blk.0.attn_sinks.weight": np.zeros(4, np.float32)}
+    path = write_gguf(tmp_path / "extra.gguf", model, extra_tensors=extra)
+    with pytest.raises(ModelLoadError, match=r"do not belong .* among them blk\.0\.attn_sinks"):
+        load_ours(path)
+    path = write_gguf(tmp_path / "qwen3.gguf", make_reference("qwen3"))
+    path.write_bytes(path.read_bytes().replace(b"attn_q_norm", b"attn_q_nope"))
+    with pytest.raises(ModelLoadError, match=r"lacks the tensor blk\.0\.attn_q_norm\.weight"):
+        load_ours(path)

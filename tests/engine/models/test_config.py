@@ -1,0 +1,92 @@
+"""What is read from a configuration, and what is refused by name."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoConfig, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config
+
+from engine.errors import ModelLoadError
+from engine.loader.model import open_model
+from engine.models.config import parse_config
+
+
+def llama(**changes: Any) -> LlamaConfig:
+    return LlamaConfig(architectures=["LlamaForCausalLM"], **changes)
+
+
+def test_an_unsupported_architecture_is_refused_by_name() -> None:
+    with pytest.raises(ModelLoadError) as caught:
+        parse_config(GPT2Config(architectures=["GPT2LMHeadModel"]))
+    assert str(caught.value) == (
+        "architecture 'GPT2LMHeadModel' is not supported; supported: LlamaForCausalLM, MistralForCausalLM, "
+        "Qwen2ForCausalLM, Qwen3ForCausalLM"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_act": "gelu"}, "llama with hidden_act 'gelu' is not supported; supported: silu"),
+        (
+            {
+                "rope_parameters": {
+                    "rope_type": "longrope",
+                    "rope_theta": 1e4,
+                    "short_factor": [1.0] * 64,
+                    "long_factor": [1.0] * 64,
+                    "original_max_position_embeddings": 32,
+                }
+            },
+            "rope_parameters.rope_type 'longrope' is not supported; supported: default, linear",
+        ),
+        (
+            {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+            "rope_parameters.partial_rotary_factor 0.5 is not supported",
+        ),
+    ],
+)
+def test_what_we_cannot_compute_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelLoadError, match=message):
+        parse_config(llama(**changes))
+
+
+def test_head_dim_may_differ_from_hidden_size_over_heads() -> None:
+    assert parse_config(llama(hidden_size=96, num_attention_heads=4, head_dim=64)).head_dim == 64
+    assert parse_config(llama(hidden_size=96, num_attention_heads=4)).head_dim == 24
+
+
+def test_the_older_spelling_of_rope_means_the_same(tmp_path: Path) -> None:
+    old = {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "rope_theta": 12345.0,
+        "rope_scaling": {"type": "linear", "factor": 2.0},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(old))
+    parameters = parse_config(AutoConfig.from_pretrained(tmp_path)).rope.rope_parameters
+    assert parameters["rope_theta"] == 12345.0
+    assert (parameters["rope_type"], parameters["factor"]) == ("linear", 2.0)
+
+
+def test_a_sliding_window_limits_the_context() -> None:
+    sizes: dict[str, Any] = {"max_position_embeddings": 32_768, "sliding_window": 4096}
+    mistral = parse_config(MistralConfig(architectures=["MistralForCausalLM"], **sizes))
+    assert mistral.max_context == 4096
+    unused = parse_config(Qwen2Config(architectures=["Qwen2ForCausalLM"], **sizes))
+    assert unused.max_context == 32_768
+
+
+def test_biases_follow_the_architecture() -> None:
+    qwen2 = parse_config(Qwen2Config(architectures=["Qwen2ForCausalLM"]))
+    assert (qwen2.qkv_bias, qwen2.output_bias, qwen2.mlp_bias) == (True, False, False)
+    biased = parse_config(llama(attention_bias=True, mlp_bias=True))
+    assert (biased.qkv_bias, biased.output_bias, biased.mlp_bias) == (True, True, True)
+
+
+def test_already_quantised_folders_are_refused(tmp_path: Path) -> None:
+    config = llama().to_dict() | {"quantization_config": {"quant_method": "gptq", "bits": 4}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelLoadError, match="has a quantization_config, which is not supported"):
+        open_model(tmp_path)
