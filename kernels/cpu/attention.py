@@ -12,29 +12,18 @@ scale * log2(e) multiplied into the query. Lengths and counts are in elements, a
 """
 
 import ctypes
+from functools import cache
 
 import numpy as np
 from numba import carray, njit
 
 from kernels.cpu.jit import routine
+from kernels.cpu.llvm import WIDTH
+from kernels.cpu.products import MAX_ROWS, TILE, softmax_row
 from kernels.cpu.rows import load_row, size_of, store_row
-from kernels.cpu.vectors import (
-    BFLOAT16,
-    FLOAT16,
-    FLOAT32,
-    MAX_ROWS,
-    TILE,
-    WIDTH,
-    fetch_add,
-    make_matmul,
-    make_pack_columns,
-    pointer,
-    prefetch,
-    softmax_row,
-)
+from kernels.cpu.tiles import CHUNK, add_matmul, find_rows, matmul, pack_keys, prefetch_rows
+from kernels.cpu.vectors import fetch_add, pointer
 
-CHUNK = 256
-"""Keys of a partial result."""
 TILE_ROWS = 48
 """Query rows of an item (fewer if they do not divide into tokens, more if one token has more heads)."""
 
@@ -55,7 +44,6 @@ class AttentionArguments(ctypes.Structure):
 
 _ARGUMENTS = np.dtype(AttentionArguments)
 _LOG2_E = 1.4426950408889634
-_CACHE_LINE = 64
 _MINUS_INFINITY = np.float32(-np.inf)
 
 
@@ -64,137 +52,18 @@ def tile_width(head_dim: int) -> int:
     return -(-head_dim // TILE) * TILE
 
 
+@cache
 def partial_size(num_rows: int, head_dim: int) -> int:
     """Bytes of a partial result: num_rows maxima, sums and rows of values."""
     return 4 * num_rows * (2 + tile_width(head_dim))
 
 
+@cache
 def slot_size(num_rows: int, head_dim: int) -> int:
     """Bytes of scratch that one thread needs for items of num_rows rows."""
     floats = num_rows * (head_dim + CHUNK) + TILE * tile_width(head_dim) + 2 * head_dim
     size = 4 * floats + 16 * CHUNK + 2 * partial_size(num_rows, head_dim)
     return -(-size // 64) * 64
-
-
-_matmul_1, _matmul_2, _matmul_3, _matmul_4, _matmul_5, _matmul_6 = (
-    make_matmul(rows, accumulate=False) for rows in range(1, MAX_ROWS + 1)
-)
-_add_matmul_1, _add_matmul_2, _add_matmul_3, _add_matmul_4, _add_matmul_5, _add_matmul_6 = (
-    make_matmul(rows, accumulate=True) for rows in range(1, MAX_ROWS + 1)
-)
-_pack_float32, _pack_bfloat16, _pack_float16 = (
-    make_pack_columns(dtype) for dtype in (FLOAT32, BFLOAT16, FLOAT16)
-)
-
-
-@njit
-def _matmul(rows, a, stride_a, b, stride_b, out, stride_out, size):
-    if rows == 6:
-        _matmul_6(a, stride_a, b, stride_b, out, stride_out, size)
-    elif rows == 5:
-        _matmul_5(a, stride_a, b, stride_b, out, stride_out, size)
-    elif rows == 4:
-        _matmul_4(a, stride_a, b, stride_b, out, stride_out, size)
-    elif rows == 3:
-        _matmul_3(a, stride_a, b, stride_b, out, stride_out, size)
-    elif rows == 2:
-        _matmul_2(a, stride_a, b, stride_b, out, stride_out, size)
-    else:
-        _matmul_1(a, stride_a, b, stride_b, out, stride_out, size)
-
-
-@njit
-def _add_matmul(rows, a, stride_a, b, stride_b, out, stride_out, size):
-    if rows == 6:
-        _add_matmul_6(a, stride_a, b, stride_b, out, stride_out, size)
-    elif rows == 5:
-        _add_matmul_5(a, stride_a, b, stride_b, out, stride_out, size)
-    elif rows == 4:
-        _add_matmul_4(a, stride_a, b, stride_b, out, stride_out, size)
-    elif rows == 3:
-        _add_matmul_3(a, stride_a, b, stride_b, out, stride_out, size)
-    elif rows == 2:
-        _add_matmul_2(a, stride_a, b, stride_b, out, stride_out, size)
-    else:
-        _add_matmul_1(a, stride_a, b, stride_b, out, stride_out, size)
-
-
-# --- tiles of keys and values ---------------------------------------------------------------------
-
-
-@njit(error_model="numpy")
-def _find_rows(a, sequence, kv_head, start, end, keys, values, zeros):
-    """Write the addresses of the keys and values start..end; of zeros up to a whole tile."""
-    key_rows = carray(pointer(keys), CHUNK, dtype=np.int64)
-    value_rows = carray(pointer(values), CHUNK, dtype=np.int64)
-    item_size = size_of(a.cache_dtype)
-    table = carray(
-        pointer(a.block_tables + 4 * sequence * a.block_table_stride),
-        a.block_table_stride,
-        dtype=np.int32,
-    )
-    i = 0
-    while i < end - start:
-        block, offset = (start + i) // a.block_size, (start + i) % a.block_size
-        block_id = np.int64(table[block])
-        inside = (kv_head * a.block_size + offset) * a.head_dim
-        key = a.key_cache + (block_id * a.key_block_stride + inside) * item_size
-        value = a.value_cache + (block_id * a.value_block_stride + inside) * item_size
-        count = min(a.block_size - offset, end - start - i)
-        for j in range(count):
-            key_rows[i + j] = key + j * a.head_dim * item_size
-            value_rows[i + j] = value + j * a.head_dim * item_size
-        i += count
-    for j in range(i, (i + TILE - 1) // TILE * TILE):
-        key_rows[j] = zeros
-
-
-@njit(error_model="numpy")
-def _prefetch(a, rows, first, count):
-    """Ask for rows first..count, a tile at most, which are read next."""
-    found = carray(pointer(rows), CHUNK, dtype=np.int64)
-    size = a.head_dim * size_of(a.cache_dtype)
-    for i in range(first, min(first + TILE, count)):
-        for offset in range(0, size, _CACHE_LINE):
-            prefetch(found[i] + offset)
-
-
-@njit
-def _pack_step(dtype, rows, offset, out, stride_out):
-    if dtype == BFLOAT16:
-        _pack_bfloat16(rows, offset, out, stride_out)
-    elif dtype == FLOAT16:
-        _pack_float16(rows, offset, out, stride_out)
-    else:
-        _pack_float32(rows, offset, out, stride_out)
-
-
-@njit(error_model="numpy")
-def _pack_keys(a, rows, tile, spare):
-    """TILE keys as columns of `tile` [head_dim, TILE]; `spare` holds head_dim floats."""
-    step = WIDTH if a.cache_dtype == FLOAT32 else 2 * WIDTH
-    item_size = size_of(a.cache_dtype)
-    if a.head_dim < step:
-        _pack_short_keys(a, rows, tile, spare)
-        return
-    for part in range(TILE // WIDTH):
-        sources, target = rows + 8 * WIDTH * part, tile + 4 * WIDTH * part
-        for d in range(0, a.head_dim, step):
-            # The last step goes back, to end with the row, and repeats what it overlaps.
-            start = min(d, a.head_dim - step)
-            out = target + 4 * TILE * start
-            _pack_step(a.cache_dtype, sources, start * item_size, out, 4 * TILE)
-
-
-@njit(error_model="numpy")
-def _pack_short_keys(a, rows, tile, spare):
-    found = carray(pointer(rows), TILE, dtype=np.int64)
-    key = carray(pointer(spare), a.head_dim, dtype=np.float32)
-    out = carray(pointer(tile), (a.head_dim, TILE), dtype=np.float32)
-    for j in range(TILE):
-        load_row(found[j], a.cache_dtype, spare, a.head_dim)
-        for d in range(a.head_dim):
-            out[d, j] = key[d]
 
 
 # --- one chunk ------------------------------------------------------------------------------------
@@ -213,12 +82,12 @@ def _score(a, base, num_rows, start, end, scratch):
     query, scores, tile, keys = scratch[0], scratch[1], scratch[2], scratch[4]
     num_groups = (num_rows + MAX_ROWS - 1) // MAX_ROWS
     for first in range(0, end - start, TILE):
-        _prefetch(a, keys, first + TILE, end - start)
-        _pack_keys(a, keys + 8 * first, tile, scratch[3])
+        prefetch_rows(a, keys, first + TILE, end - start)
+        pack_keys(a, keys + 8 * first, tile, scratch[3])
         for group in range(num_groups):
             low, high = group * num_rows // num_groups, (group + 1) * num_rows // num_groups
             if _visible(a, base, high - 1, group_size, start, end) > first:
-                _matmul(
+                matmul(
                     high - low,
                     query + 4 * low * a.head_dim,
                     4 * a.head_dim,
@@ -262,7 +131,7 @@ def _weigh(a, base, num_rows, start, end, scratch, out):
     value_rows = carray(pointer(values), CHUNK, dtype=np.int64)
     num_groups = (num_rows + MAX_ROWS - 1) // MAX_ROWS
     for first in range(0, end - start, TILE):
-        _prefetch(a, values, first + TILE, end - start)
+        prefetch_rows(a, values, first + TILE, end - start)
         count = min(TILE, end - start - first)
         for i in range(count):
             load_row(value_rows[first + i], a.cache_dtype, tile + 4 * i * width, a.head_dim)
@@ -270,7 +139,7 @@ def _weigh(a, base, num_rows, start, end, scratch, out):
             low, high = group * num_rows // num_groups, (group + 1) * num_rows // num_groups
             visible = min(count, _visible(a, base, high - 1, group_size, start, end) - first)
             for d in range(0, width if visible > 0 else 0, TILE):
-                _add_matmul(
+                add_matmul(
                     high - low,
                     scores + 4 * (low * CHUNK + first),
                     4 * CHUNK,
@@ -358,10 +227,10 @@ def _load_query(a, first_token, kv_head, num_rows, query):
 @njit(error_model="numpy")
 def _attend_chunk(a, sequence, kv_head, base, num_rows, start, end, scratch, partial):
     keys, values = scratch[4], scratch[5]
-    _find_rows(a, sequence, kv_head, start, end, keys, values, scratch[6])
-    _prefetch(a, keys, 0, end - start)
+    find_rows(a, sequence, kv_head, start, end, keys, values, scratch[6])
+    prefetch_rows(a, keys, 0, end - start)
     _score(a, base, num_rows, start, end, scratch)
-    _prefetch(a, values, 0, end - start)
+    prefetch_rows(a, values, 0, end - start)
     _softmax(a, base, num_rows, start, end, scratch[1], partial)
     _weigh(a, base, num_rows, start, end, scratch, partial + 8 * num_rows)
 

@@ -8,7 +8,7 @@ float16, on the CPU, contiguous in the last dimension; caches and activations ma
 import torch
 
 from kernels.cpu import attention, elementwise, threads
-from kernels.cpu.vectors import BFLOAT16, FLOAT16, FLOAT32
+from kernels.cpu.llvm import BFLOAT16, FLOAT16, FLOAT32
 
 _CODES = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
 _scratch = threads.Scratch()

@@ -5,10 +5,8 @@ from collections.abc import Callable
 import numpy as np
 from numba import carray, njit
 
+from kernels.cpu.llvm import BFLOAT16, FLOAT16, FLOAT32
 from kernels.cpu.vectors import (
-    BFLOAT16,
-    FLOAT16,
-    FLOAT32,
     bfloat16_to_float32,
     float16_to_float32,
     float32_to_bfloat16,
