@@ -1,7 +1,7 @@
-"""Writes small GGUF files as llama.cpp's converter does, and reads any into transformers' model by transformers' code.
+"""Writes small GGUF files as llama.cpp's converter does, and reads any into transformers' model.
 
-The reading side shares nothing with the loader under test: transformers' own parser and dequantiser, and a permutation
-written as llama.cpp's converter undoes it.
+The reading side shares nothing with the loader under test: the reader of the gguf package, transformers' dequantiser,
+and the permutation undone step by step.
 """
 
 from pathlib import Path
@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from gguf import GGUFWriter
+from gguf import GGUFReader, GGUFWriter, ReaderTensor
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import quantize
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.integrations.gguf.dequant import dequantize
-from transformers.integrations.gguf.reader import GgufHeader, read_gguf_metadata
 
 NAMES = {
     "embed_tokens": "token_embd",
@@ -121,8 +120,9 @@ def read_with_transformers(path: Path, config_fields: dict[str, Any]) -> PreTrai
     """transformers' model in float32 with the weights of a GGUF file, dequantised by transformers."""
     config = AutoConfig.for_model(**config_fields)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    stored = _read_all(path)
-    architecture = read_gguf_metadata(str(path))[0]["general.architecture"]
+    reader = GGUFReader(path)
+    architecture = reader.fields["general.architecture"].contents()
+    stored = _read_all(reader)
     state = {}
     for name, parameter in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
@@ -134,26 +134,25 @@ def read_with_transformers(path: Path, config_fields: dict[str, Any]) -> PreTrai
     return model
 
 
-def _read_all(path: Path) -> dict[str, torch.Tensor]:
-    header = GgufHeader.from_file(str(path))
-    data = np.fromfile(path, dtype=np.uint8)
-    plain = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
-    tensors = {}
-    for info in header.tensors:
-        start = header.data_start + info.offset
-        raw = torch.from_numpy(data[start : start + info.nbytes].copy())
-        if info.ggml_type in plain:
-            tensors[info.name] = raw.view(plain[info.ggml_type]).float()
-        elif info.ggml_type in (GGMLQuantizationType.Q5_0, GGMLQuantizationType.Q5_1):
-            tensors[info.name] = torch.tensor(_five_bits(raw.numpy(), info.ggml_type))
-        else:
-            tensors[info.name] = dequantize(raw.view(info.shape[0], -1), info.ggml_type).float()
-    return tensors
+def _read_all(reader: GGUFReader) -> dict[str, torch.Tensor]:
+    return {tensor.name: _read(tensor) for tensor in reader.tensors}
 
 
-def _five_bits(raw: np.ndarray, ggml_type: int) -> np.ndarray:
+def _read(tensor: ReaderTensor) -> torch.Tensor:
+    raw = np.array(tensor.data)
+    kind = tensor.tensor_type
+    if kind == GGMLQuantizationType.BF16:
+        return torch.from_numpy(raw).view(torch.bfloat16).float()
+    if kind in (GGMLQuantizationType.F32, GGMLQuantizationType.F16):
+        return torch.from_numpy(raw).float()
+    if kind in (GGMLQuantizationType.Q5_0, GGMLQuantizationType.Q5_1):
+        return torch.from_numpy(_five_bits(raw, kind))
+    return dequantize(torch.from_numpy(raw), kind).float()
+
+
+def _five_bits(raw: np.ndarray, kind: GGMLQuantizationType) -> np.ndarray:
     """Blocks of 32: float16 scale (and minimum), 4 bytes of fifth bits, 16 bytes of low and high nibbles."""
-    with_minimum = ggml_type == GGMLQuantizationType.Q5_1
+    with_minimum = kind == GGMLQuantizationType.Q5_1
     head = 4 if with_minimum else 2
     values = []
     for block in raw.reshape(-1, head + 20):
