@@ -5,6 +5,7 @@
 
 import asyncio
 import logging
+import os
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -155,4 +156,8 @@ def _set_up_logging(level: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    exit_code = main(sys.argv[1:])
+    logging.shutdown()
+    sys.stdout.flush()
+    # Everything is closed; taking torch and numba apart module by module would cost seconds of CPU for nothing.
+    os._exit(exit_code)

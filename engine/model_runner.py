@@ -111,10 +111,11 @@ class ModelRunner:
 
     def _copy_blocks(self, copies: tuple[BlockCopy, ...]) -> None:
         if copies:
-            pairs = torch.tensor(
-                [(copy.src, copy.dst) for copy in copies], device=self._pool.device
+            src, dst = torch.tensor(
+                [[copy.src for copy in copies], [copy.dst for copy in copies]],
+                device=self._pool.device,
             )
-            self._ops.copy_blocks(self._pool, *pairs.unbind(1))
+            self._ops.copy_blocks(self._pool, src, dst)
 
 
 def _select_ops(config: EngineConfig, device: torch.device) -> KernelBackend:
