@@ -513,6 +513,7 @@ async def test_an_engine_that_cannot_go_on_dies_and_tells_everybody(error: Excep
             (end,) = ends_of(events).values()
             assert end.finish_reason is FinishReason.ERROR
             assert str(error) in (end.error or "")
+            assert end.usage.prompt_tokens == 12
         with pytest.raises(EngineDeadError, match=str(error)):
             await rig.engine.block_map()
         assert rig.engine.status.state == "dead"
@@ -581,12 +582,14 @@ class SlowLoad:
 
     def __init__(self) -> None:
         self.reported, self.go_on = threading.Event(), threading.Event()
+        self.is_complete = False
 
     def __call__(self, config: EngineConfig, progress: Progress) -> LoadedModel:
         progress("weights", 0.25)
         self.reported.set()
         assert self.go_on.wait(20)
         progress("warming up", 0.9)
+        self.is_complete = True
         return LoadedModel(FakeModelRunner(make_config()), Letters())
 
 
@@ -624,6 +627,7 @@ async def test_shutdown_while_loading_breaks_it_off() -> None:
     await asyncio.sleep(0)
     load.go_on.set()
     await closing
+    assert not load.is_complete
     with pytest.raises(EngineDeadError):
         await engine.wait_ready()
 

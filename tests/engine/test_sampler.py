@@ -173,6 +173,12 @@ def test_a_seeded_draw_depends_on_seed_and_position_only() -> None:
     assert together == backwards[::-1]
 
 
+def test_each_position_of_a_seeded_sequence_has_its_own_draw() -> None:
+    requests = [request(SamplingParams(), seed=5, output=[0] * n) for n in range(50)]
+    drawn = [s.token_id for s in Sampler(None).sample(torch.zeros(50, 10_000), requests)]
+    assert len(set(drawn)) > 45
+
+
 def test_seeds_and_positions_give_different_numbers() -> None:
     numbers = {seeded_uniform(seed, n) for seed in range(100) for n in range(100)}
     assert len(numbers) == 10_000

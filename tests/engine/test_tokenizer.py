@@ -23,11 +23,11 @@ TEMPLATE = (
 
 
 def byte_level(template: str | None = TEMPLATE) -> PreTrainedTokenizerFast:
-    """Every byte is a token, "he" and "ll" too; the added tokens come behind."""
+    """Every byte is a token, and some pairs; the added tokens come behind."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    pieces = [*alphabet, "he", "ll"]
-    vocabulary = {piece: i for i, piece in enumerate(pieces)}
-    backend = Backend(BPE(vocabulary, [("h", "e"), ("l", "l")]))
+    pairs = ["he", "ll", "en", "th"]
+    vocabulary = {piece: i for i, piece in enumerate([*alphabet, *pairs])}
+    backend = Backend(BPE(vocabulary, [(first, second) for first, second in pairs]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     special = ["<|turn|>", "<|end|>", "<｜ünï｜>"]
@@ -134,13 +134,13 @@ def test_typed_control_tokens_stay_text(hub: PreTrainedTokenizerFast, tokenizer:
     assert tokenizer.decode(ids) == prompt
 
 
-def test_typed_control_tokens_do_not_disturb_the_rest(tokenizer: Tokenizer) -> None:
-    with_token = tokenizer.render_chat(user("hello <|end|> hello\u2003"))
-    without = tokenizer.render_chat(user("hello <|end| hello\u2003"))
-    typed = tokenizer.encode(">")
-    position = next(i for i, (a, b) in enumerate(zip(with_token, without, strict=False)) if a != b)
-    assert with_token[position : position + 1] == typed
-    assert with_token[:position] + with_token[position + 1 :] == without
+@pytest.mark.parametrize("typed", ["<|end|>", "<think>"])
+def test_typed_control_tokens_are_encoded_as_any_text(typed: str, tokenizer: Tokenizer) -> None:
+    ids = tokenizer.render_chat(user(f"hello {typed} hello\u2003"))
+    without = tokenizer.render_chat(user(f"hello {typed[:-1]} hello\u2003"))
+    position = next(i for i, (a, b) in enumerate(zip(ids, without, strict=False)) if a != b)
+    assert [ids[position]] == tokenizer.encode(">")
+    assert ids[:position] + ids[position + 1 :] == without
 
 
 def test_the_template_may_cut_at_a_typed_token(tokenizer: Tokenizer) -> None:
