@@ -128,7 +128,7 @@ def _byte_level_bpe(tokens: list[str], metadata: dict[str, Any]) -> Tokenizer:
             f"tokenizer.ggml.pre {name!r} is not supported; supported: {', '.join(sorted(SPLITTINGS))}"
         )
     splitting = SPLITTINGS[name]
-    merges = [tuple(merge.split(" ", 1)) for merge in metadata["tokenizer.ggml.merges"]]
+    merges = [tuple(merge.split(" ", 1)) for merge in metadata.get("tokenizer.ggml.merges", [])]
     backend = Tokenizer(
         BPE(_vocabulary(tokens), merges, ignore_merges=splitting.ignore_merges, fuse_unk=False)
     )
