@@ -46,19 +46,6 @@ SAMPLE_ROWS = 64
 Progress = Callable[[str, float], None]
 
 
-class StoredGGUFTensors(GGUFTensors):
-    """GGUF tensors that can also be had in the groups they are stored in."""
-
-    def groups(self, name: str) -> Groups | None:
-        """The tensor's own groups, in transformers' row order; None for a type that they cannot hold."""
-        tensor = self._tensor(name)
-        convert = EXACT_TYPES.get(tensor.quantization)
-        if convert is None:
-            return None
-        groups, rows = convert(tensor.rows()), self._row_order(name, tensor.shape[0])
-        return groups if rows is None else take_rows(groups, rows.numpy())
-
-
 @dataclass(frozen=True)
 class LoadedWeights:
     """Packed weights, how many parameters they are, in how many bytes, and how exact."""
@@ -183,9 +170,7 @@ class _Reader:
         return self.vector(name) if self._config.qk_norm else None
 
     def _matrix(self, name: str) -> Groups:
-        groups = (
-            self._tensors.groups(name) if isinstance(self._tensors, StoredGGUFTensors) else None
-        )
+        groups = _stored_groups(self._tensors, name)
         if groups is not None:
             self._counts.append((groups.scale.size * 32, 0, 0.0, 0.0))
             return groups
@@ -196,6 +181,18 @@ class _Reader:
             raise ModelLoadError(f"{name}: {error}") from error
         self._counts.append((values.size, values.size, *_rounding(values, groups)))
         return groups
+
+
+def _stored_groups(tensors: Tensors, name: str) -> Groups | None:
+    """The tensor in the groups it is stored in, rows in transformers' order; None where those do not hold it."""
+    if not isinstance(tensors, GGUFTensors):
+        return None
+    tensor, rows = tensors.stored(name)
+    convert = EXACT_TYPES.get(tensor.quantization)
+    if convert is None:
+        return None
+    groups = convert(tensor.rows())
+    return groups if rows is None else take_rows(groups, rows.numpy())
 
 
 def _rounding(values: np.ndarray, groups: Groups) -> Sequence[float]:

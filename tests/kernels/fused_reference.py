@@ -3,10 +3,16 @@
 Also builds random models with the packed weights and the same weights dequantised.
 """
 
+import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 
+from kernels.cpu.fused.compiled import kernels
+from kernels.cpu.fused.features import cpu_features, missing_features
+from kernels.cpu.fused.memory_pool import aligned_zeros
 from kernels.cpu.fused.model import FusedLayer, FusedModel, FusedShape, FusedWeights, StepInput
 from kernels.cpu.fused.packing import Groups, Groups4, from_float, to_float
 from kernels.cpu.fused.weights import (
@@ -18,6 +24,20 @@ from kernels.cpu.fused.weights import (
 )
 
 MAX_POSITIONS = 2048
+_missing = missing_features(cpu_features())
+needs_fused_cpu = pytest.mark.skipif(bool(_missing), reason=f"this CPU lacks {', '.join(_missing)}")
+
+
+def kernel_function(name: str, *argument_types: type) -> Callable[..., None]:
+    """One compiled kernel, called by address; arguments are int64 if no types are given for them."""
+    address = kernels().get_function_address(f"pageturn_{name}")
+    return ctypes.CFUNCTYPE(None, *argument_types)(address)
+
+
+def aligned(size: tuple[int, ...], kind: type) -> np.ndarray:
+    """Zeros that start at a cache line."""
+    num_bytes = int(np.prod(size)) * np.dtype(kind).itemsize
+    return aligned_zeros(num_bytes).view(kind).reshape(size)
 
 
 @dataclass
@@ -67,7 +87,7 @@ class DenseModel:
             (h @ w.T + bias).reshape(n, -1, shape.head_dim)
             for w, bias in zip((layer.q, layer.k, layer.v), biases, strict=True)
         )
-        if layer.q_norm is not None:
+        if layer.q_norm is not None and layer.k_norm is not None:
             q, k = _norm(q, layer.q_norm, shape.epsilon), _norm(k, layer.k_norm, shape.epsilon)
         q, k = self._rotate(q), self._rotate(k)
         per_kv = shape.num_heads // shape.num_kv_heads
@@ -92,13 +112,19 @@ def _norm(x: np.ndarray, weight: np.ndarray, epsilon: float) -> np.ndarray:
 class RandomModel:
     """A model with random weights, packed and dense. `bits` chooses the format of the layers; 0 mixes both."""
 
-    def __init__(self, shape: FusedShape, *, seed: int, bits: int = 4, bias=False, qk_norm=False) -> None:
+    def __init__(
+        self, shape: FusedShape, *, seed: int, bits: int = 4, bias=False, qk_norm=False
+    ) -> None:
         self._rng, self._bits = np.random.default_rng(seed), bits
         self._memory = PackedMemory()
         self.shape = shape
         pairs = [self._layer(bias, qk_norm) for _ in range(shape.num_layers)]
-        embedding, head = (from_float(self._normal(shape.vocab_size, shape.hidden_size)) for _ in range(2))
-        angles = np.outer(np.arange(MAX_POSITIONS), 1e4 ** -np.linspace(0, 1, shape.head_dim // 2, endpoint=False))
+        embedding, head = (
+            from_float(self._normal(shape.vocab_size, shape.hidden_size)) for _ in range(2)
+        )
+        angles = np.outer(
+            np.arange(MAX_POSITIONS), 1e4 ** -np.linspace(0, 1, shape.head_dim // 2, endpoint=False)
+        )
         cosines, sines = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
         final_norm = self._norm_weight(shape.hidden_size)
         rest = {"final_norm": final_norm, "cosines": cosines, "sines": sines}
@@ -113,7 +139,9 @@ class RandomModel:
             **rest,
         )
 
-    def fused(self, *, num_blocks=64, block_size=16, max_rows=256, max_outputs=64, num_threads=2) -> FusedModel:
+    def fused(
+        self, *, num_blocks=64, block_size=16, max_rows=256, max_outputs=64, num_threads=2
+    ) -> FusedModel:
         """The packed model with a KV pool of its own, filled with NaN so that nothing unwritten may count."""
         model = FusedModel(
             self.shape, self.weights, num_blocks=num_blocks, block_size=block_size,
@@ -127,22 +155,34 @@ class RandomModel:
         sizes = {"q": s.num_heads, "k": s.num_kv_heads, "v": s.num_kv_heads}
         q, k, v = (self._groups(n * s.head_dim, s.hidden_size, name) for name, n in sizes.items())
         output = self._groups(s.hidden_size, s.num_heads * s.head_dim)
-        gate, up = (self._groups(s.intermediate_size, s.hidden_size, name) for name in ("gate", "up"))
+        gate, up = (
+            self._groups(s.intermediate_size, s.hidden_size, name) for name in ("gate", "up")
+        )
         down = self._groups(s.hidden_size, s.intermediate_size)
         biases = tuple(self._normal(n * s.head_dim) for n in sizes.values()) if bias else None
         norms = [self._norm_weight(s.hidden_size) for _ in range(2)]
-        head_norms = [self._norm_weight(s.head_dim) if qk_norm else None for _ in range(2)]
+        q_norm, k_norm = (self._norm_weight(s.head_dim) if qk_norm else None for _ in range(2))
         dense = DenseLayer(
-            norms[0], to_float(q), to_float(k), to_float(v), biases, *head_norms,
-            to_float(output), norms[1], to_float(gate), to_float(up), to_float(down),
-        )  # fmt: skip
+            input_norm=norms[0],
+            q=to_float(q),
+            k=to_float(k),
+            v=to_float(v),
+            biases=biases,
+            q_norm=q_norm,
+            k_norm=k_norm,
+            output=to_float(output),
+            post_norm=norms[1],
+            gate=to_float(gate),
+            up=to_float(up),
+            down=to_float(down),
+        )
         unit = s.heads_per_unit * s.head_dim
         fused = FusedLayer(
             input_norm=norms[0],
             qkv=self._memory.add(qkv_columns(q, k, v, unit)),
             qkv_bias=qkv_bias(biases, unit) if biases else None,
-            q_norm=head_norms[0],
-            k_norm=head_norms[1],
+            q_norm=q_norm,
+            k_norm=k_norm,
             output=self._memory.add(plain_columns(output)),
             post_norm=norms[1],
             gate_up=self._memory.add(gate_up_columns(gate, up)),

@@ -93,7 +93,6 @@ def _tile_address(b, kv, table, index, tile_stride):
 def make_scores(rows: int):
     """The kernel that multiplies `rows` queries with the keys of some tiles."""
 
-    @kernel
     def scores(b, queries, keys, tile_stride, table, num_tiles, half_dim, out):
         """out [rows][256] f32, 16 scores per tile; queries [rows][half_dim] words; prefetches tiles ahead."""
         row_bytes = b.mul(half_dim, i64(4))
@@ -118,13 +117,12 @@ def make_scores(rows: int):
                 target = element(b, out, index, TILE_TOKENS * 4)
                 store(b, b.fadd(even.get(), odd.get()), target, SCORE_STRIDE * r)
 
-    return scores
+    return kernel(scores, f"scores_{rows}")
 
 
 def make_values(rows: int, num_vectors: int):
     """The kernel that weighs `num_vectors` * 16 columns of values for `rows` rows."""
 
-    @kernel
     def weigh(b, weights, values, tile_stride, table, num_tiles, row_bytes, out, out_stride):
         """out [rows][num_vectors * 16] f32 = weights (bf16 [rows][256]) times the values of some tiles."""
         acc = [[Variable(b, filled(0.0)) for _ in range(num_vectors)] for _ in range(rows)]
@@ -151,7 +149,7 @@ def make_values(rows: int, num_vectors: int):
             for v, variable in enumerate(row):
                 store(b, variable.get(), target, 64 * v)
 
-    return weigh
+    return kernel(weigh, f"values_{rows}_{num_vectors}")
 
 
 _scores_1, _scores_2, _scores_3, _scores_4, _scores_5, _scores_6 = (

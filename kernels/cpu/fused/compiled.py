@@ -1,8 +1,8 @@
 """Compiles the step once per machine and keeps the result on disk.
 
-numba notices a change of the file that holds a cached function, not of what that function inlines. The cache folder is
-therefore named after a digest of all sources of this package and of the compiler's versions: what is found there was
-made from exactly these sources. It lies under NUMBA_CACHE_DIR if set, else in the user's cache folder.
+numba notices a change of the file that holds a cached function, not of what that function inlines or calls. The cache
+folder is therefore named after a digest of all sources of this package, of the compiler's versions and of the processor:
+what is found there was made from exactly these. It lies under NUMBA_CACHE_DIR if set, else in the user's cache folder.
 """
 
 import hashlib
@@ -14,12 +14,14 @@ from functools import cache
 from pathlib import Path
 
 import llvmlite
+import llvmlite.binding
 import numba
 import platformdirs
 from numba import types
 from numba.core import config as numba_config
 
 from kernels.cpu.fused import step
+from kernels.cpu.fused.machine_code import load_kernels
 
 _logger = logging.getLogger(__name__)
 _SIGNATURE = types.void(types.int64[::1], types.int64)
@@ -27,14 +29,25 @@ _SIGNATURE = types.void(types.int64[::1], types.int64)
 
 @cache
 def compiled_step() -> Callable[..., None]:
-    """`step.run`, compiled; takes up to 20 seconds on a machine's first start and is logged."""
-    folder = cache_folder()
+    """`step.run`, compiled; takes up to 20 seconds on a machine's first start and is logged. Once per process."""
     started = time.perf_counter()
-    if not any(folder.rglob("*.nbi")):
-        _logger.info("compiling the CPU kernels for this machine, once (about 15 seconds)")
-    function = _compile(folder)
-    _logger.info("CPU kernels ready in %.1f s (%s)", time.perf_counter() - started, folder)
+    if not is_compiled():
+        _logger.info("compiling the CPU kernels for this machine, once (about 10 seconds)")
+    kernels()  # must be known by name before code that calls them is linked
+    function = _compile(_usable_folder())
+    _logger.info("CPU kernels ready in %.1f s (%s)", time.perf_counter() - started, cache_folder())
     return function
+
+
+@cache
+def kernels() -> llvmlite.binding.ExecutionEngine:
+    """The machine code of the kernels, loaded for good: what is linked to it holds no reference."""
+    return load_kernels(_usable_folder())
+
+
+def is_compiled() -> bool:
+    """Whether this machine has compiled the step of these sources before."""
+    return any(cache_folder().rglob("*.nbi"))
 
 
 def cache_folder() -> Path:
@@ -45,27 +58,34 @@ def cache_folder() -> Path:
 
 
 def _digest() -> str:
-    digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__}".encode())
+    features = llvmlite.binding.get_host_cpu_features().flatten()
+    made_with = (numba.__version__, llvmlite.__version__, features)
+    digest = hashlib.sha256(repr(made_with).encode())
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _compile(folder: Path) -> Callable[..., None]:
+def _compile(folder: Path | None) -> Callable[..., None]:
     previous = numba_config.CACHE_DIR
-    can_cache = _is_writable(folder)
-    if can_cache:
+    if folder is not None:
         numba_config.CACHE_DIR = str(folder)
     try:
+        can_cache = folder is not None
         return numba.njit(_SIGNATURE, nogil=True, error_model="numpy", cache=can_cache)(step.run)
     finally:
         numba_config.CACHE_DIR = previous
 
 
-def _is_writable(folder: Path) -> bool:
+@cache
+def _usable_folder() -> Path | None:
+    """The cache folder, made; None, with a warning, where it cannot be written."""
+    folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        _logger.warning("%s: the CPU kernels are compiled at every start", error)
-        return False
-    return os.access(folder, os.W_OK)
+        if os.access(folder, os.W_OK):
+            return folder
+    except OSError:
+        pass
+    _logger.warning("%s cannot be written: the CPU kernels are compiled at every start", folder)
+    return None

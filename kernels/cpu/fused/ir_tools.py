@@ -1,14 +1,17 @@
-"""Building blocks for kernels written as LLVM IR: vector types, loads, stores, arithmetic, and the wrapper for numba.
+"""Building blocks for kernels written as LLVM IR: vector types, loads, stores, arithmetic, and two ways into numba.
 
-A kernel is a Python function `emit(builder, *values)` that appends IR; `kernel(emit)` makes it callable from compiled
-code. Arguments are int64 (addresses, counts, strides in bytes) or float32. Every kernel does the same arithmetic in the
-same order for a row, whatever rows are beside it: nothing here is marked "fast", so LLVM must not reassociate.
+A kernel is a Python function `emit(builder, *values)` that appends IR. `kernel` makes it a function of its own, compiled
+once by machine_code.py and called by name; `instruction` pastes its IR where it is called, for what is a few instructions.
+Arguments are int64 (addresses, counts, strides in bytes) or, annotated `float`, float32. Every kernel does the same
+arithmetic in the same order for a row, whatever rows are beside it: nothing here is marked "fast", so LLVM must not
+reassociate.
 """
 
 import inspect
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numba
@@ -49,21 +52,39 @@ I8X16, I8X64, BF16X32 = vector(I8), vector(I8, 64), vector(BF16, 32)
 F32X8, I32X8 = vector(F32, 8), vector(I32, 8)
 
 
-def kernel(emit: Callable[..., None]) -> Any:
-    """A function of compiled code whose body is the IR that `emit` appends; it returns nothing."""
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel's symbol, the types of its arguments, and the function that appends its body."""
 
-    def define(_typing_context, *arguments):
-        def generate(context, builder, _signature, values):
-            emit(builder, *values)
-            return context.get_dummy_value()
+    name: str
+    argument_types: tuple[ir.Type, ...]
+    emit: Callable[..., None]
 
-        return types.void(*map(_numba_type, arguments)), generate
 
-    return _intrinsic(define, emit)
+KERNELS: list[Kernel] = []
+"""Every kernel of the modules imported so far, for machine_code.py."""
+
+
+def kernel(emit: Callable[..., None], name: str | None = None) -> Any:
+    """Decorator: a function of compiled code that calls the kernel by its symbol; it returns nothing."""
+    parameters = list(inspect.signature(emit).parameters.values())[1:]
+    kinds = tuple(F32 if parameter.annotation is float else I64 for parameter in parameters)
+    entry = Kernel(f"pageturn_{name or emit.__name__}", kinds, emit)
+    KERNELS.append(entry)
+
+    def append_call(b, *values):
+        call(b, entry.name, ir.VoidType(), list(kinds), list(values))
+
+    return _void_intrinsic(append_call, emit)
+
+
+def instruction(emit: Callable[..., None]) -> Any:
+    """Decorator: IR pasted into the calling function; it returns nothing."""
+    return _void_intrinsic(emit, emit)
 
 
 def function(returns: types.Type) -> Callable[[Callable[..., ir.Value]], Any]:
-    """Like `kernel`, for IR that produces a value of type `returns`."""
+    """Like `instruction`, for IR that produces a value of type `returns`."""
 
     def decorate(emit: Callable[..., ir.Value]) -> Any:
         def define(_typing_context, *arguments):
@@ -75,6 +96,17 @@ def function(returns: types.Type) -> Callable[[Callable[..., ir.Value]], Any]:
         return _intrinsic(define, emit)
 
     return decorate
+
+
+def _void_intrinsic(append: Callable[..., None], emit: Callable[..., None]) -> Any:
+    def define(_typing_context, *arguments):
+        def generate(context, builder, _signature, values):
+            append(builder, *values)
+            return context.get_dummy_value()
+
+        return types.void(*map(_numba_type, arguments)), generate
+
+    return _intrinsic(define, emit)
 
 
 def _intrinsic(define: Callable[..., Any], emit: Callable[..., Any]) -> Any:

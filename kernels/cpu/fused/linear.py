@@ -1,10 +1,10 @@
 """Matrix product of 8-bit activations with packed 4-bit or 8-bit weights, 1 to 6 rows by 32 columns at a time.
 
-    packed block = 32 output columns; for each group of 32 inputs, two column halves v = 0, 1 of 16 columns:
-    4 bits, 640 bytes:  v0 [16 f16 scale][16 f16 minimum][4 x 64 bytes]   v1 likewise
-                        byte 4n+i of row j: column n, input 4j+i in the low nibble, 16+4j+i in the high one (GGUF's pairs)
-    8 bits, 1,088 bytes: [2][16] f16 scale, then v0 [8 x 64 bytes], v1 [8 x 64 bytes]
-                        byte 4n+i of row j: column n, input 4j+i, stored as number + 128
+    packed block = 32 output columns; for each group of 32 inputs, in the order in which they are read:
+    4 bits, 640 bytes:   4 rows of 2 x 64 bytes (columns 0-15, columns 16-31), then for each half [16 f16 scale][16 f16 minimum]
+                         byte 4n+i of row j: column n, input 4j+i in the low nibble, 16+4j+i in the high one (GGUF's pairs)
+    8 bits, 1,088 bytes: 8 rows of 2 x 64 bytes, then for each half [16 f16 scale]
+                         byte 4n+i of row j: column n, input 4j+i, stored as number + 128
 
     weight = scale * nibble + minimum        dot = sum over groups of  s * scale * (q . nibbles) + minimum * (s * sum q)
     weight = scale * (byte - 128)            dot = sum over groups of  s * scale * (q . bytes - 128 * sum q)
@@ -20,6 +20,7 @@ from kernels.cpu.fused.ir_tools import (
     F32,
     F32X16,
     I32,
+    I32X16,
     Variable,
     counted_loop,
     dot_u8_s8,
@@ -30,7 +31,6 @@ from kernels.cpu.fused.ir_tools import (
     i64,
     kernel,
     load,
-    offset,
     prefetch,
     routine,
     splat,
@@ -47,50 +47,48 @@ PREFETCH_GROUPS = 4
 _LOW_NIBBLES = 0x0F0F0F0F
 
 
-def _weights_4(b, group, half):
-    """Scale, minimum and [(words, byte offset of the inputs they multiply)] of one column half."""
-    base = offset(b, group, 320 * half)
-    scale = b.fpext(load(b, F16X16, base), F32X16)
-    minimum = b.fpext(load(b, F16X16, base, 32), F32X16)
-
-    def words():
-        for row in range(4):
-            packed = load(b, filled_int(0).type, base, 64 + 64 * row)
-            yield b.and_(packed, filled_int(_LOW_NIBBLES)), 4 * row
-            high = b.lshr(packed, filled_int(4))
-            yield b.and_(high, filled_int(_LOW_NIBBLES)), 16 + 4 * row
-
-    return scale, minimum, words()
+def _words_4(b, group):
+    """[(words of both halves, byte offset of the inputs they multiply)], lazily so that loads stay in memory order."""
+    for row in range(4):
+        packed = [load(b, I32X16, group, 128 * row + 64 * half) for half in range(2)]
+        yield [b.and_(word, filled_int(_LOW_NIBBLES)) for word in packed], 4 * row
+        high = [b.lshr(word, filled_int(4)) for word in packed]
+        yield [b.and_(word, filled_int(_LOW_NIBBLES)) for word in high], 16 + 4 * row
 
 
-def _weights_8(b, group, half):
-    scale = b.fpext(load(b, F16X16, group, 32 * half), F32X16)
-    base = offset(b, group, 64 + 512 * half)
-    words = ((load(b, filled_int(0).type, base, 64 * row), 4 * row) for row in range(8))
-    return scale, None, words
+def _words_8(b, group):
+    for row in range(8):
+        yield [load(b, I32X16, group, 128 * row + 64 * half) for half in range(2)], 4 * row
 
 
-def _emit_group(b, bits, group, inputs, records):
-    """Adds one group to every (scale-and-sum) accumulator: `inputs`, `records` are the rows' addresses."""
-    halves = [(_weights_4 if bits == 4 else _weights_8)(b, group, half) for half in range(2)]
-    record_of = {row: load(b, I32, record, 8) for row, record in enumerate(records) if bits == 8}
-    dots = [
-        [splat(b, record_of[row]) if bits == 8 else filled_int(0) for _ in halves]
-        for row in range(len(inputs))
+def _factors_4(b, group, half):
+    """Scale and minimum of one half."""
+    scale, minimum = (load(b, F16X16, group, 512 + 64 * half + 32 * part) for part in range(2))
+    return b.fpext(scale, F32X16), b.fpext(minimum, F32X16)
+
+
+def _factors_8(b, group, half):
+    return b.fpext(load(b, F16X16, group, 1024 + 32 * half), F32X16), None
+
+
+def _emit_dots(b, bits, group, inputs, records):
+    """The integer dots of one group: [rows][2] vectors. 8-bit weights begin with the record's shift."""
+    starts = [
+        splat(b, load(b, I32, record, 8)) if bits == 8 else filled_int(0) for record in records
     ]
-    for pair in zip(halves[0][2], halves[1][2], strict=True):
+    dots = [[start, start] for start in starts]
+    for words, place in (_words_4 if bits == 4 else _words_8)(b, group):
         for row, address in enumerate(inputs):
-            numbers = splat(b, load(b, I32, address, pair[0][1]))
-            for half, (words, _) in enumerate(pair):
-                dots[row][half] = dot_u8_s8(b, dots[row][half], words, numbers)
-    return halves, dots
+            numbers = splat(b, load(b, I32, address, place))
+            for half in range(2):
+                dots[row][half] = dot_u8_s8(b, dots[row][half], words[half], numbers)
+    return dots
 
 
 def make_tile(rows: int, bits: int):
     """The kernel for `rows` rows and one packed block of `bits`-bit weights."""
     group_bytes = GROUP_BYTES_4 if bits == 4 else GROUP_BYTES_8
 
-    @kernel
     def tile(
         b, inputs, input_stride, records, record_stride, block, num_groups, out, out_stride, ahead
     ):
@@ -104,8 +102,9 @@ def make_tile(rows: int, bits: int):
                 prefetch(b, b.add(group, ahead), line)
             group_inputs = [element(b, address, index, GROUP) for address in row_inputs]
             group_records = [element(b, address, index, RECORD_BYTES) for address in row_records]
-            halves, dots = _emit_group(b, bits, group, group_inputs, group_records)
-            for half, (scale, minimum, _) in enumerate(halves):
+            dots = _emit_dots(b, bits, group, group_inputs, group_records)
+            for half in range(2):
+                scale, minimum = (_factors_4 if bits == 4 else _factors_8)(b, group, half)
                 for r, record in enumerate(group_records):
                     factor = b.fmul(scale, splat(b, load(b, F32, record)))
                     dot = b.sitofp(dots[r][half], F32X16)
@@ -118,7 +117,7 @@ def make_tile(rows: int, bits: int):
             for half in range(2):
                 store(b, acc[r][half].get(), row_out, 64 * half)
 
-    return tile
+    return kernel(tile, f"tile_{bits}_{rows}")
 
 
 _tile_4_1, _tile_4_2, _tile_4_3, _tile_4_4, _tile_4_5, _tile_4_6 = (
@@ -217,17 +216,18 @@ def unpack_row(table, column, num_inputs, out):
         target = out + group * GROUP * 4
         if entry & 1:
             base = entry - 1 + group * GROUP_BYTES_8
-            scale = load_f16(base + 32 * half + 2 * lane)
-            words = base + 64 + 512 * half + 4 * lane
+            scale = load_f16(base + 1024 + 32 * half + 2 * lane)
+            words = base + 64 * half + 4 * lane
             for i in range(GROUP):
-                number = load_u8(words + i // 4 * 64 + i % 4) - 128
+                number = load_u8(words + i // 4 * 128 + i % 4) - 128
                 store_f32(target + 4 * i, numba.float32(number) * scale)
         else:
-            base = entry + group * GROUP_BYTES_4 + 320 * half
-            scale, minimum = load_f16(base + 2 * lane), load_f16(base + 32 + 2 * lane)
-            words = base + 64 + 4 * lane
+            base = entry + group * GROUP_BYTES_4
+            factors = base + 512 + 64 * half + 2 * lane
+            scale, minimum = load_f16(factors), load_f16(factors + 32)
+            words = base + 64 * half + 4 * lane
             for i in range(GROUP // 2):
-                byte = load_u8(words + i // 4 * 64 + i % 4)
+                byte = load_u8(words + i // 4 * 128 + i % 4)
                 low, high = numba.float32(byte & 15), numba.float32(byte >> 4)
                 store_f32(target + 4 * i, low * scale + minimum)
                 store_f32(target + 4 * i + 64, high * scale + minimum)

@@ -11,7 +11,7 @@ from kernels.cpu.fused.ir_tools import (
     I64,
     call,
     function,
-    kernel,
+    instruction,
     load,
     store,
 )
@@ -47,25 +47,25 @@ def load_f16(b, address):
     return b.fpext(load(b, F16, address), F32)
 
 
-@kernel
+@instruction
 def store_i32(b, address, value):
     """Stores the low 32 bits of a number."""
     store(b, b.trunc(value, I32), address)
 
 
-@kernel
+@instruction
 def store_i64(b, address, value):
     """Stores a 64-bit number."""
     store(b, value, address)
 
 
-@kernel
+@instruction
 def store_f32(b, address, value):
     """Stores a float32."""
     store(b, value, address)
 
 
-@kernel
+@instruction
 def fill_zero(b, address, num_bytes):
     """Sets bytes to 0."""
     pointer = b.inttoptr(address, I8.as_pointer())
@@ -99,7 +99,7 @@ def atomic_load(b, address):
     return b.load_atomic(_pointer(b, address), "acquire", 8)
 
 
-@kernel
+@instruction
 def atomic_store(b, address, value):
     """Writes a 64-bit number; earlier writes of this thread are visible before it."""
     b.store_atomic(value, _pointer(b, address), "release", 8)
@@ -115,13 +115,13 @@ def compare_and_swap(b, address, expected, value):
 # --- the processor and the C library -------------------------------------------------------------
 
 
-@kernel
+@instruction
 def pause(b):
     """Tells the processor that this is a wait loop."""
     call(b, "llvm.x86.sse2.pause", ir.VoidType(), [], [])
 
 
-@kernel
+@instruction
 def yield_processor(b):
     """Lets another thread run (sched_yield)."""
     call(b, "sched_yield", I32, [], [])
@@ -133,7 +133,7 @@ def semaphore_wait(b, semaphore):
     return b.sext(call(b, "sem_wait", I32, [I64], [semaphore]), I64)
 
 
-@kernel
+@instruction
 def semaphore_post(b, semaphore):
     """Wakes one sleeper (sem_post)."""
     call(b, "sem_post", I32, [I64], [semaphore])

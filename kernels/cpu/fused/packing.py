@@ -129,22 +129,22 @@ def pack(groups: Groups, out: np.ndarray) -> np.ndarray:
 
 def _pack_4(groups: Groups4, blocks: np.ndarray) -> None:
     num_blocks, num_groups, _ = blocks.shape
-    words = blocks.view(np.uint32).reshape(num_blocks, num_groups, 2, 5, 16)
+    words = blocks.view(np.uint32).reshape(num_blocks, num_groups, 5, 2, 16)
     columns = groups.words.reshape(num_blocks, 2, 16, num_groups, 4)
-    words[:, :, :, 1:] = columns.transpose(0, 3, 1, 4, 2)
-    halves = blocks.view(np.float16).reshape(num_blocks, num_groups, 2, 10, 16)
-    for row, part in enumerate((groups.scale, groups.minimum)):
-        halves[:, :, :, row] = part.reshape(num_blocks, 2, 16, num_groups).transpose(0, 3, 1, 2)
+    words[:, :, :4] = columns.transpose(0, 3, 4, 1, 2)
+    factors = blocks.view(np.float16)[:, :, 256:].reshape(num_blocks, num_groups, 2, 2, 16)
+    for index, part in enumerate((groups.scale, groups.minimum)):
+        factors[:, :, :, index] = part.reshape(num_blocks, 2, 16, num_groups).transpose(0, 3, 1, 2)
 
 
 def _pack_8(groups: Groups8, blocks: np.ndarray) -> None:
     num_blocks, num_groups, _ = blocks.shape
     numbers = np.ascontiguousarray(groups.numbers).view(np.uint8) ^ np.uint8(128)
     columns = numbers.view(np.uint32).reshape(num_blocks, 2, 16, num_groups, 8)
-    words = blocks.view(np.uint32)[:, :, 16:].reshape(num_blocks, num_groups, 2, 8, 16)
-    words[:] = columns.transpose(0, 3, 1, 4, 2)
+    words = blocks.view(np.uint32)[:, :, :256].reshape(num_blocks, num_groups, 8, 2, 16)
+    words[:] = columns.transpose(0, 3, 4, 1, 2)
     scale = groups.scale.reshape(num_blocks, 2, 16, num_groups).transpose(0, 3, 1, 2)
-    blocks.view(np.float16)[:, :, :32].reshape(num_blocks, num_groups, 2, 16)[:] = scale
+    blocks.view(np.float16)[:, :, 512:].reshape(num_blocks, num_groups, 2, 16)[:] = scale
 
 
 def _halves(blocks: np.ndarray) -> np.ndarray:

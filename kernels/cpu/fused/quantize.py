@@ -66,7 +66,7 @@ def quantize_row(b, source, numbers, records, num_groups):
 
 
 @kernel
-def add_norm_quantize(b, hidden, delta, weight, numbers, records, num_groups, epsilon):
+def add_norm_quantize(b, hidden, delta, weight, numbers, records, num_groups, epsilon: float):
     """hidden += delta; then hidden * weight / sqrt(mean(hidden^2) + epsilon), quantised. RMSNorm, arXiv:1910.07467."""
     squares = [Variable(b, filled(0.0)) for _ in range(2)]
     with counted_loop(b, num_groups) as group:

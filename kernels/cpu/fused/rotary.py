@@ -46,7 +46,7 @@ def add_bias(b, values, bias, num_vectors):
 
 
 @kernel
-def norm_head(b, values, weight, num_vectors, epsilon):
+def norm_head(b, values, weight, num_vectors, epsilon: float):
     """values * weight / sqrt(mean(values^2) + epsilon) in place, float32 [num_vectors * 16] (Qwen3's q and k norms)."""
     squares = Variable(b, filled(0.0))
     with counted_loop(b, num_vectors) as index:
@@ -62,7 +62,7 @@ def norm_head(b, values, weight, num_vectors, epsilon):
 
 
 @kernel
-def rotate_to_pairs(b, values, cosines, sines, half_dim, scale, pairs):
+def rotate_to_pairs(b, values, cosines, sines, half_dim, scale: float, pairs):
     """Rotates one head (float32 [2 * half_dim]), scales it and stores half_dim words of two bfloat16."""
     factor = splat(b, scale, 8)
     num_steps = b.sdiv(half_dim, i64(8))

@@ -20,7 +20,8 @@ from kernels.cpu.fused.memory import (
 )
 
 LINE_BYTES = 64
-CLOSED = 0x7FFFFFFF
+NONE, CLOSED = 0, 0x7FFFFFFF
+"""What a thread that asks between two steps gets as generation, and the tag of the phases then: never the same."""
 _INDEX_MASK = 0xFFFFFFFF
 
 
@@ -41,7 +42,7 @@ def close_phases(h, num_phases):
         line = h[COUNTERS] + phase * LINE_BYTES
         atomic_store(line, CLOSED << 32)
         atomic_store(line + 8, CLOSED << 32)
-    atomic_store(h[GENERATION], CLOSED)
+    atomic_store(h[GENERATION], NONE)
 
 
 @routine

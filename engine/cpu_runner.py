@@ -1,0 +1,215 @@
+"""The fused CPU runner: a step of the scheduler becomes one compiled call, from token ids to logits.
+
+It stands beside the torch runner with the same surface. Activations are 8-bit, keys and values bfloat16; a sequence's
+logits are bitwise the same whatever else is in the batch and however its tokens came to be computed. Where it cannot run,
+`fused_runner_reason` says why.
+"""
+
+import logging
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import accumulate, chain
+
+import numpy as np
+import torch
+
+from engine import kv_cache
+from engine.config import EngineConfig, SchedulerConfig
+from engine.errors import ModelLoadError
+from engine.loader.cpu_weights import (
+    LoadedWeights,
+    fused_shape,
+    load_fused_weights,
+)
+from engine.loader.model import OpenModel, open_model
+from engine.model_runner import make_scheduler_config, resolve_max_model_len
+from engine.models.config import ModelConfig
+from engine.outputs import BlockCopy, ModelRunnerOutput, ScheduledSequence, SchedulerOutput
+from engine.sampler import Sampler
+from engine.stats import ModelInfo
+from kernels.cpu.fused.compiled import is_compiled
+from kernels.cpu.fused.features import cpu_features, missing_features, num_physical_cores
+from kernels.cpu.fused.model import FusedModel, StepInput, unsupported_reason
+
+Progress = Callable[[str, float], None]
+
+logger = logging.getLogger(__name__)
+
+
+def fused_runner_reason(
+    config: EngineConfig, model: ModelConfig, features: frozenset[str]
+) -> str | None:
+    """Why the fused runner cannot serve this model with these options on a CPU of these features; None: it can."""
+    missing = missing_features(features)
+    rules = (
+        (config.attention_backend not in ("auto", "cpu"),
+         f"--attention-backend {config.attention_backend} was asked for"),
+        (config.dtype != "auto", f"--dtype {config.dtype} was asked for"),
+        (config.kv_cache_dtype not in ("auto", "bfloat16"),
+         f"--kv-cache-dtype {config.kv_cache_dtype} was asked for"),
+        (config.quantization == "none", "--quantization none was asked for"),
+        (bool(missing), f"this CPU lacks {', '.join(missing)}"),
+        (model.output_bias, "the output projection has a bias"),
+        (model.mlp_bias, "the MLP has biases"),
+    )  # fmt: skip
+    reason = next((reason for holds, reason in rules if holds), None)
+    return reason or unsupported_reason(fused_shape(model), config.block_size)
+
+
+class CpuRunner:
+    """A loaded model, its KV pool and its worker threads."""
+
+    def __init__(
+        self,
+        model: FusedModel,
+        sampler: Sampler,
+        scheduler_config: SchedulerConfig,
+        info: ModelInfo,
+    ) -> None:
+        self.scheduler_config, self.info = scheduler_config, info
+        self._model, self._sampler = model, sampler
+
+    @classmethod
+    def load(cls, config: EngineConfig, progress: Progress) -> "CpuRunner":
+        """Load what `config` names; `progress` is told the stage and its share.
+
+        Raises ConfigError and ModelLoadError, the latter also when `fused_runner_reason` has one.
+        """
+        started = time.monotonic()
+        progress("opening the model", 0.0)
+        opened = open_model(config.model_path)
+        reason = fused_runner_reason(config, opened.config, cpu_features())
+        if reason is not None:
+            raise ModelLoadError(f"the fused CPU runner cannot be used: {reason}")
+        max_model_len = resolve_max_model_len(config, opened.config)
+        num_threads = num_physical_cores()
+        loaded = load_fused_weights(
+            opened.tensors,
+            opened.config,
+            num_positions=max_model_len,
+            num_threads=num_threads,
+            progress=progress,
+        )
+        token_bytes = kv_cache.bytes_per_token(opened.config, torch.bfloat16)
+        size = kv_cache.choose_size(config, token_bytes, max_model_len, torch.device("cpu"))
+        progress(_compile_stage(), 0.0)
+        model = _fused_model(config, opened.config, loaded, size, num_threads)
+        limits = make_scheduler_config(config, opened, size, max_model_len)
+        info = _info(config, opened, loaded, size, limits, num_threads)
+        runner = cls(model, Sampler(config.seed), limits, info)
+        progress("warming up", 0.0)
+        runner.warm_up()
+        runner.info = replace(info, load_seconds=time.monotonic() - started)
+        logger.info("weights: %s, %d MiB", loaded.description, loaded.num_bytes >> 20)
+        return runner
+
+    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+        """Do the block copies, compute the scheduled tokens, draw one token per SampleRequest."""
+        self._copy_blocks(plan.block_copies)
+        sampled = [sequence.samples for sequence in plan.scheduled if sequence.samples]
+        logits = torch.from_numpy(self._model.run(build_step_input(plan.scheduled)))
+        requests = [request for samples in sampled for request in samples]
+        if len(requests) > len(sampled):
+            # The candidates of one prompt draw from one row.
+            logits = logits[[i for i, samples in enumerate(sampled) for _ in samples]]
+        tokens = self._sampler.sample(logits, requests) if requests else []
+        return ModelRunnerOutput(
+            {request.seq_id: token for request, token in zip(requests, tokens, strict=True)}
+        )
+
+    def warm_up(self) -> None:
+        """Touch all memory of a step: one decode and one chunk of the largest size. Before the first request only."""
+        limits = self.scheduler_config
+        room = min(limits.max_model_len, limits.num_blocks * limits.block_size)
+        for num_tokens in (1, min(limits.max_num_batched_tokens, room)):
+            blocks = range(-(-num_tokens // limits.block_size))
+            run = ScheduledSequence(0, [0] * num_tokens, 0, blocks, ())
+            self._model.run(build_step_input([run]))
+
+    def close(self) -> None:
+        """End the worker threads; no step can follow."""
+        self._model.close()
+
+    def _copy_blocks(self, copies: tuple[BlockCopy, ...]) -> None:
+        if copies:
+            self._model.copy_blocks([copy.src for copy in copies], [copy.dst for copy in copies])
+
+
+def build_step_input(scheduled: Sequence[ScheduledSequence]) -> StepInput:
+    """The arrays of a step: per sequence a few list operations, none per token."""
+    lengths = [len(sequence.token_ids) for sequence in scheduled]
+    ends = list(accumulate(lengths, initial=0))
+    table_ends = accumulate((len(s.block_table) for s in scheduled), initial=0)
+    rows = [end - 1 for end, s in zip(ends[1:], scheduled, strict=True) if s.samples]
+    return StepInput(
+        token_ids=_int32(chain.from_iterable(s.token_ids for s in scheduled)),
+        seq_rows=_int32(ends),
+        positions=_int32([s.start_position for s in scheduled]),
+        tables=_int32(table_ends),
+        block_tables=_int32(chain.from_iterable(s.block_table for s in scheduled)),
+        output_rows=_int32(rows),
+    )
+
+
+def _int32(numbers) -> np.ndarray:
+    return np.frombuffer(array("i", numbers), dtype=np.int32)
+
+
+def _compile_stage() -> str:
+    return "loading CPU kernels" if is_compiled() else "compiling CPU kernels, once on this machine"
+
+
+def _fused_model(
+    config: EngineConfig,
+    model: ModelConfig,
+    loaded: LoadedWeights,
+    size: kv_cache.KVCacheSize,
+    num_threads: int,
+) -> FusedModel:
+    try:
+        return FusedModel(
+            fused_shape(model),
+            loaded.weights,
+            num_blocks=size.num_blocks,
+            block_size=config.block_size,
+            max_rows=config.max_num_batched_tokens,
+            max_outputs=config.max_num_seqs,
+            num_threads=num_threads,
+        )
+    except MemoryError as error:
+        raise ModelLoadError(
+            f"{size.num_blocks} KV blocks need {size.num_blocks * size.bytes_per_block} bytes, which cannot "
+            f"be had ({size.reason}); use a smaller --num-blocks or --kv-cache-memory"
+        ) from error
+
+
+def _info(
+    config: EngineConfig,
+    opened: OpenModel,
+    loaded: LoadedWeights,
+    size: kv_cache.KVCacheSize,
+    limits: SchedulerConfig,
+    num_threads: int,
+) -> ModelInfo:
+    return ModelInfo(
+        model_name=config.model_name,
+        architecture=opened.config.architecture,
+        num_parameters=loaded.num_parameters,
+        quantization=f"{8 * loaded.num_bytes / loaded.num_parameters:.1f} bits, {loaded.description}",
+        dtype="int8 activations",
+        kv_cache_dtype="bfloat16",
+        attention_backend="cpu",
+        backend_reason=f"one compiled step on {num_threads} cores with AVX-512 VNNI and BF16",
+        device="cpu",
+        max_model_len=limits.max_model_len,
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        vocab_size=opened.config.vocab_size,
+        block_size=limits.block_size,
+        num_blocks=size.num_blocks,
+        num_blocks_reason=size.reason,
+        bytes_per_block=size.bytes_per_block,
+        load_seconds=0.0,
+    )

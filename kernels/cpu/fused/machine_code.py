@@ -1,0 +1,77 @@
+"""Compiles the kernels with LLVM, each once, and makes them known by name to the code that calls them.
+
+The object code is kept in the cache folder and loaded from there at later starts.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+
+from kernels.cpu.fused.ir_tools import KERNELS
+
+_OBJECT_FILE = "kernels.o"
+_OPTIMISATION = 3
+
+
+def load_kernels(folder: Path | None) -> llvm.ExecutionEngine:
+    """Compiles or loads all kernels and registers their symbols, which die with the engine that is returned.
+
+    `folder` keeps the object code; None compiles each time.
+    """
+    path = None if folder is None else folder / _OBJECT_FILE
+    code = path.read_bytes() if path is not None and path.is_file() else _compile()
+    if path is not None and not path.is_file():
+        _write(path, code)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine())
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    for kernel in KERNELS:
+        llvm.add_symbol(kernel.name, engine.get_function_address(kernel.name))
+    return engine
+
+
+def build_module() -> ir.Module:
+    """One LLVM function for each kernel."""
+    module = ir.Module("pageturn_kernels")
+    module.triple = llvm.get_process_triple()
+    for kernel in KERNELS:
+        kind = ir.FunctionType(ir.VoidType(), kernel.argument_types)
+        function = ir.Function(module, kind, kernel.name)
+        builder = ir.IRBuilder(function.append_basic_block("entry"))
+        kernel.emit(builder, *function.args)
+        builder.ret_void()
+    return module
+
+
+def _compile() -> bytes:
+    machine = _target_machine()
+    module = llvm.parse_assembly(str(build_module()))
+    module.verify()
+    options = llvm.create_pipeline_tuning_options(speed_level=_OPTIMISATION)
+    passes = llvm.create_pass_builder(machine, options)
+    passes.getModulePassManager().run(module, passes)
+    return machine.emit_object(module)
+
+
+def _target_machine() -> llvm.TargetMachine:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_triple(llvm.get_process_triple())
+    return target.create_target_machine(
+        cpu=llvm.get_host_cpu_name(),
+        features=llvm.get_host_cpu_features().flatten(),
+        opt=_OPTIMISATION,
+        reloc="pic",
+        codemodel="jitdefault",
+        jit=True,
+    )
+
+
+def _write(path: Path, code: bytes) -> None:
+    """All or nothing: another process may be reading."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(code)
+    os.replace(file.name, path)

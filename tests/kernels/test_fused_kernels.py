@@ -1,0 +1,172 @@
+"""Every kernel of the fused step by itself, called by address, against numpy; memory ends at pages that cannot be read."""
+
+import ctypes
+import mmap
+from ctypes import c_float, c_int64
+
+import numpy as np
+import pytest
+
+from kernels.cpu.fused import packing
+from kernels.cpu.fused.quantize import RECORD_BYTES
+from tests.kernels.fused_reference import aligned, kernel_function, needs_fused_cpu, quantize_4
+
+pytestmark = needs_fused_cpu
+LIBC = ctypes.CDLL(None)
+PROT_NONE = 0
+
+
+class GuardedPages:
+    """Arrays that end where the readable memory ends: one byte too far is a crash."""
+
+    def __init__(self) -> None:
+        self._maps: list[mmap.mmap] = []
+
+    def copy(self, values: np.ndarray) -> np.ndarray:
+        size = -(-values.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        memory = mmap.mmap(-1, size + mmap.PAGESIZE)
+        self._maps.append(memory)
+        pages = np.frombuffer(memory, np.uint8)
+        LIBC.mprotect(ctypes.c_void_p(pages.ctypes.data + size), mmap.PAGESIZE, PROT_NONE)
+        guarded = pages[size - values.nbytes : size].view(values.dtype).reshape(values.shape)
+        guarded[:] = values
+        return guarded
+
+
+def normal(*size: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(size).astype(np.float32)
+
+
+def quantised(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Numbers [M, K] int8, records [M, K/32, 3] 32-bit words, and the values they stand for [M, K]."""
+    numbers, records = aligned(x.shape, np.int8), aligned((len(x), x.shape[1] // 32, 3), np.float32)
+    quantize = kernel_function("quantize_row", *[c_int64] * 4)
+    for row in range(len(x)):
+        quantize(
+            x[row].ctypes.data, numbers[row].ctypes.data, records[row].ctypes.data, x.shape[1] // 32
+        )
+    values = numbers.reshape(len(x), -1, 32) * records[:, :, :1]
+    return numbers, records, values.reshape(x.shape)
+
+
+def test_quantising_rounds_to_the_nearest_of_127_steps() -> None:
+    x = normal(3, 96)
+    x[1, 32:64] = 0
+    numbers, records, values = quantised(x)
+    groups = x.reshape(3, 3, 32)
+    scale = np.abs(groups).max(-1) / 127
+    np.testing.assert_allclose(records[:, :, 0], scale, rtol=1e-6)
+    assert (np.abs(values.reshape(groups.shape) - groups) <= scale[..., None] * 0.501).all()
+    sums = numbers.reshape(3, 3, 32).astype(int).sum(-1)
+    np.testing.assert_allclose(records[:, :, 1], records[:, :, 0] * sums, rtol=1e-6)
+    np.testing.assert_array_equal(records.view(np.int32)[:, :, 2], -128 * sums)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("num_rows", range(1, 7))
+def test_tiles_multiply_exactly_what_was_quantised(bits: int, num_rows: int) -> None:
+    pages, num_inputs = GuardedPages(), 96
+    weights = normal(32, num_inputs, seed=1)
+    groups = quantize_4(weights) if bits == 4 else packing.from_float(weights)
+    block = aligned((packing.packed_size(groups),), np.uint8)
+    packing.pack(groups, block)
+    block = pages.copy(block)
+    numbers, records, values = quantised(normal(num_rows, num_inputs))
+    numbers, records = pages.copy(numbers), pages.copy(records)
+    out = pages.copy(np.full((num_rows, 32), np.nan, np.float32))
+    tile = kernel_function(f"tile_{bits}_{num_rows}", *[c_int64] * 9)
+    stride = num_inputs // 32 * RECORD_BYTES
+    tile(numbers.ctypes.data, num_inputs, records.ctypes.data, stride, block.ctypes.data,
+         num_inputs // 32, out.ctypes.data, 128, 4096)  # fmt: skip
+    np.testing.assert_allclose(out, values @ packing.to_float(groups).T, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_row_is_the_same_in_every_tile(bits: int) -> None:
+    weights = normal(32, 64, seed=1)
+    groups = quantize_4(weights) if bits == 4 else packing.from_float(weights)
+    block = aligned((packing.packed_size(groups),), np.uint8)
+    packing.pack(groups, block)
+    numbers, records, _ = quantised(np.repeat(normal(1, 64), 6, axis=0))
+    rows = []
+    for num_rows in range(1, 7):
+        out = np.zeros((num_rows, 32), np.float32)
+        tile = kernel_function(f"tile_{bits}_{num_rows}", *[c_int64] * 9)
+        tile(numbers.ctypes.data, 64, records.ctypes.data, 2 * RECORD_BYTES, block.ctypes.data, 2,
+             out.ctypes.data, 128, 0)  # fmt: skip
+        rows.extend(row.tobytes() for row in out)
+    assert len(set(rows)) == 1
+
+
+def test_norm_adds_what_is_pending_and_scales() -> None:
+    pages = GuardedPages()
+    x, delta, weight = (pages.copy(normal(64, seed=seed)) for seed in range(3))
+    numbers, records = pages.copy(np.zeros(64, np.int8)), pages.copy(np.zeros((2, 3), np.float32))
+    total = x + delta
+    norm = kernel_function("add_norm_quantize", *[c_int64] * 6, c_float)
+    arrays = (x, delta, weight, numbers, records)
+    norm(*(array.ctypes.data for array in arrays), 2, 1e-5)
+    np.testing.assert_array_equal(x, total)
+    expected = total / np.sqrt((total**2).mean() + 1e-5) * weight
+    values = (numbers.reshape(2, 32) * records[:, :1]).reshape(-1)
+    np.testing.assert_allclose(values, expected, atol=np.abs(expected).max() / 127 * 0.51)
+
+
+def test_silu_multiply_handles_large_gates() -> None:
+    gate = np.array(
+        [0, 1, -1, 5, -5, 30, -30, 85, -85, 120, -120, 500, -500, 1e-6, -1e-6, 2], np.float32
+    )
+    up = np.full(16, 2, np.float32)
+    source = np.concatenate([gate, up, normal(16), normal(16)]).astype(np.float32)
+    numbers, records = aligned((32,), np.int8), aligned((1, 3), np.float32)
+    kernel_function("silu_multiply_quantize", *[c_int64] * 4)(
+        source.ctypes.data, numbers.ctypes.data, records.ctypes.data, 1
+    )
+    expected = gate / (1 + np.exp(-gate.astype(np.float64))) * 2
+    np.testing.assert_allclose(numbers[:16] * records[0, 0], expected, atol=1000 / 127 * 0.51)
+
+
+def test_softmax_ignores_what_is_behind_the_last_key() -> None:
+    pages = GuardedPages()
+    scores = np.full(48, np.nan, np.float32)
+    scores[:35] = normal(35) * 10
+    weights = pages.copy(np.full(48, 0x7FC0, np.uint16))
+    state = pages.copy(np.zeros(2, np.float32))
+    guarded = pages.copy(scores)
+    kernel_function("softmax", *[c_int64] * 5)(
+        guarded.ctypes.data, 35, 3, weights.ctypes.data, state.ctypes.data
+    )
+    expected = np.exp(scores[:35] - scores[:35].max())
+    values = (weights.astype(np.uint32) << 16).view(np.float32)
+    np.testing.assert_allclose(values[:35], expected, rtol=2**-8, atol=1e-30)
+    assert (values[35:] == 0).all()
+    np.testing.assert_allclose(state, [scores[:35].max(), expected.sum()], rtol=1e-5)
+
+
+@pytest.mark.parametrize("head_dim", [64, 80, 112, 128])
+def test_rotation_turns_pairs_by_their_angle(head_dim: int) -> None:
+    half, pages = head_dim // 2, GuardedPages()
+    values, angles = pages.copy(normal(head_dim)), normal(half, seed=1)
+    cos, sin = pages.copy(np.cos(angles)), pages.copy(np.sin(angles))
+    pairs = pages.copy(np.zeros(half, np.uint32))
+    rotate = kernel_function("rotate_to_pairs", *[c_int64] * 4, c_float, c_int64)
+    rotate(values.ctypes.data, cos.ctypes.data, sin.ctypes.data, half, 0.5, pairs.ctypes.data)
+    turned = (values[:half] + 1j * values[half:]) * np.exp(1j * angles) * 0.5
+    stored = [(pairs << 16).view(np.float32), (pairs & 0xFFFF0000).view(np.float32)]
+    np.testing.assert_allclose(stored, [turned.real, turned.imag], rtol=2**-8, atol=1e-6)
+
+
+def test_a_value_lane_leaves_its_neighbour_alone() -> None:
+    pages = GuardedPages()
+    row, values = pages.copy(np.full(32, 0x11112222, np.uint32)), normal(32)
+    store = kernel_function("store_value_lane", *[c_int64] * 4)
+    store(values.ctypes.data, row.ctypes.data, 1, 2)
+    assert (row & 0xFFFF == 0x2222).all()
+    np.testing.assert_allclose((row & 0xFFFF0000).view(np.float32), values, rtol=2**-8)
+    high = row >> 16
+    store(values.ctypes.data, row.ctypes.data, 0, 2)
+    np.testing.assert_array_equal(row >> 16, high)
+    np.testing.assert_allclose((row << 16).view(np.float32), values, rtol=2**-8)
+    kernel_function("clear_value_lane", *[c_int64] * 2)(row.ctypes.data, 2)
+    assert (row >> 16 == 0).all()
+    assert (row & 0xFFFF != 0).any()
