@@ -37,12 +37,11 @@ def test_decodes_come_first_and_prefills_share_what_is_left() -> None:
     assert shape(engine.step()) == [(0, 5, 1, 1), (1, 7, 7, 0)]
 
 
-def test_decodes_beyond_the_budget_wait_a_step_youngest_first() -> None:
+def test_decodes_beyond_the_budget_wait_a_step_oldest_first() -> None:
     engine = Harness(max_num_batched_tokens=2)
-    for i in range(3):
-        engine.add(prompt(1, 50 * i), max_tokens=3)
+    engine.add(prompt(2), n=3, max_tokens=3)
     plans = [[seq_id for seq_id, *_ in shape(engine.step())] for _ in range(5)]
-    assert plans == [[0, 1], [0, 1], [0, 1], [2], [2]]
+    assert plans == [[0], [0, 1], [0, 1], [2], [2]]
 
 
 def test_sequence_joins_at_the_next_step_and_leaves_in_the_step_it_ends() -> None:
