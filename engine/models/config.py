@@ -81,12 +81,12 @@ def parse_config(source: PretrainedConfig) -> ModelConfig:
 
 
 def _architecture(source: PretrainedConfig) -> str:
-    for name in source.architectures or [f"an unnamed {source.model_type}"]:
+    named = source.architectures or [f"(none named, model_type {source.model_type})"]
+    for name in named:
         if name in ARCHITECTURES:
             return name
     raise ModelLoadError(
-        f"architecture {(source.architectures or [source.model_type])[0]!r} is not supported; "
-        f"supported: {', '.join(ARCHITECTURES)}"
+        f"architecture {named[0]!r} is not supported; supported: {', '.join(ARCHITECTURES)}"
     )
 
 
