@@ -1,6 +1,7 @@
 """The Prometheus text: names as vLLM's, numbers as the engine's."""
 
 import re
+from pathlib import Path
 
 from api.metrics import Metrics
 from engine.outputs import FinishReason, Timings, Usage
@@ -9,6 +10,7 @@ from engine.stats import EngineStatus, FinishedCandidate
 from tests.api.conftest import Running
 from tests.fake_engine import FakeEngine
 
+DOC = (Path(__file__).resolve().parents[2] / "docs/http.md").read_text()
 SERIES = [
     "vllm:num_requests_running",
     "vllm:num_requests_waiting",
@@ -66,6 +68,19 @@ async def test_gauges_follow_the_engine() -> None:
     assert value(text, "pageturn:blocks", state="private") == 4
     assert value(text, "pageturn:blocks", state="free") == 4
     assert value(text, "pageturn:counterfactual_bytes", policy="max_len") == 4
+
+
+def test_the_document_lists_every_series() -> None:
+    metrics = Metrics(FakeEngine())
+    metrics.observe(finished(2))
+    rows = []
+    for family in metrics.registry.collect():
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        labels = {label for sample in family.samples for label in sample.labels}
+        further = ", ".join(f"`{label}`" for label in labels - {"model_name", "le"})
+        rows.append(f"| `{name}` | {family.type} | {further} |".replace("|  |", "| |"))
+    table = DOC.split("<!-- metrics -->\n")[1].split("<!-- /metrics -->")[0].splitlines()
+    assert table[2:] == rows
 
 
 def test_histograms_are_in_seconds() -> None:

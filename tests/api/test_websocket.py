@@ -145,6 +145,7 @@ BAD_FRAMES = [
     ("null", "invalid_frame", None, None),
     ("[" * 10_000, "invalid_frame", None, None),
     ('{"type": "send", "content": "\\ud800"}', "invalid_frame", None, None),
+    ('{"type": "send", "content": "a", "n": NaN}', "invalid_frame", None, None),
     ({"type": "dance", "request_id": 1}, "invalid_frame", "type", 1),
     ({"request_id": "a"}, "invalid_frame", "type", "a"),
     ({"type": "ping", "request_id": [1]}, "invalid_value", "request_id", None),
