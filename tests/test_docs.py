@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from api.settings import Settings, option_name
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -24,3 +26,17 @@ def test_readme_commands_are_targets_of_the_makefile() -> None:
 
 def test_ci_calls_make_test() -> None:
     assert re.search(r"^make test$", (ROOT / ".ci/run").read_text(), re.MULTILINE)
+
+
+def test_readme_lists_every_option_as_the_parser_knows_it() -> None:
+    rows = [
+        f"| `{option_name(name)}` | {field.description} | {_default(field.default)} |"
+        for name, field in Settings.model_fields.items()
+    ]
+    table = "\n".join(["| option | what it sets | default |", "|---|---|---|", *rows])
+    readme = (ROOT / "README.md").read_text()
+    assert f"<!-- options -->\n{table}\n<!-- /options -->" in readme, f"put this in:\n{table}"
+
+
+def _default(value: object) -> str:
+    return f"`{value}`" if isinstance(value, str | int | float) and value is not False else ""
