@@ -25,6 +25,8 @@ from kernels.ops import KernelBackend, select_backend
 
 Progress = Callable[[str, float], None]
 
+CPU_WARM_UP_TOKENS = 64
+
 
 class ModelRunner:
     """A loaded model and its KV pool."""
@@ -89,13 +91,15 @@ class ModelRunner:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Run one decode and one chunk of the largest size, so that nothing is compiled or set up during a request.
+        """Run one decode and one chunk, so that nothing is compiled or set up during a request.
 
-        Leaves its traces in the pool: call it before the first request.
+        On a GPU the chunk is the largest there can be, which finds out whether memory is enough for it. Leaves its
+        traces in the pool: call it before the first request.
         """
         config = self.scheduler_config
         room = min(config.max_model_len, config.num_blocks * config.block_size)
-        for num_tokens in (1, min(config.max_num_batched_tokens, room)):
+        longest = config.max_num_batched_tokens if self._pool.is_cuda else CPU_WARM_UP_TOKENS
+        for num_tokens in (1, min(longest, config.max_num_batched_tokens, room)):
             block_table = range(-(-num_tokens // config.block_size))
             self._forward([ScheduledSequence(0, [0] * num_tokens, 0, block_table, ())], [0])
 

@@ -23,7 +23,7 @@ class LlamaAttention:
     def __init__(
         self, config: ModelConfig, weights: ModelWeights, prefix: str, ops: KernelBackend
     ) -> None:
-        self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
+        self.num_heads = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
         self.head_dim = config.head_dim
         self.ops = ops
         self.qkv_proj = weights.linear(
@@ -39,13 +39,13 @@ class LlamaAttention:
     def __call__(
         self, x: torch.Tensor, positions: torch.Tensor, cos_sin: torch.Tensor
     ) -> torch.Tensor:
-        num_heads = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
-        qkv = self.qkv_proj(x).view(len(x), -1, self.head_dim)
-        query, key, value = qkv.split(num_heads, dim=1)
+        num_tokens = x.shape[0]
+        qkv = self.qkv_proj(x).view(num_tokens, -1, self.head_dim)
+        query, key, value = qkv.split_with_sizes(self.num_heads, dim=1)
         if self.q_norm is not None and self.k_norm is not None:
             query, key = self._normalise(query, self.q_norm), self._normalise(key, self.k_norm)
         self.ops.rotary(query, key, positions, cos_sin)
-        return self.o_proj(self.attention(query, key, value).view(len(x), -1))
+        return self.o_proj(self.attention(query, key, value).view(num_tokens, -1))
 
     def _normalise(self, heads: torch.Tensor, norm: RMSNorm) -> torch.Tensor:
         return norm(heads.reshape(-1, self.head_dim)).view(heads.shape)
