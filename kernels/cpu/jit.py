@@ -7,15 +7,18 @@ because numba does not notice changes in inlined functions of other files.
 
 import ctypes
 import hashlib
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import numba
-import numpy as np
 import platformdirs
 from numba import types
 from numba.core import config as numba_config
+from numba.core.ccallback import CFunc
+
+logger = logging.getLogger(__name__)
 
 Routine = Callable[[int], int]
 
@@ -27,26 +30,30 @@ class Compiled:
     thread is busy, much more than a short routine. Long ones go through `kernels.cpu.threads.run`.
     """
 
-    def __init__(self, address: int) -> None:
-        self.address = address
-        self.call = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_size_t)(address)
-        self.call_without_gil = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_size_t)(address)
+    def __init__(self, cfunc: CFunc) -> None:
+        self._cfunc = cfunc  # owns the machine code
+        self.address: int = cfunc.address
+        self.call = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_size_t)(self.address)
+        self.call_without_gil = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_size_t)(self.address)
 
 
 def routine(function: Routine) -> Compiled:
     """Decorator: compile a function (address of its arguments) -> number."""
+    try:
+        return Compiled(_compile(function, cache=True))
+    except RuntimeError as error:  # numba finds no folder that it may write to
+        logger.warning("%s is compiled anew at every start: %s", function.__name__, error)
+        return Compiled(_compile(function, cache=False))
+
+
+def _compile(function: Routine, *, cache: bool) -> CFunc:
     previous = numba_config.CACHE_DIR
     numba_config.CACHE_DIR = str(_cache_directory())
     try:
-        compiled = numba.cfunc(types.int64(types.int64), cache=True, error_model="numpy")(function)
+        signature = types.int64(types.int64)
+        return numba.cfunc(signature, cache=cache, error_model="numpy")(function)
     finally:
         numba_config.CACHE_DIR = previous
-    return Compiled(compiled.address)
-
-
-def record(structure: type[ctypes.Structure]) -> types.Record:
-    """The numba type of a ctypes structure."""
-    return numba.from_dtype(np.dtype(structure))
 
 
 def _cache_directory() -> Path:
@@ -60,3 +67,7 @@ def _digest_of_sources() -> str:
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+if not _cache_directory().exists():
+    logger.info("compiling the CPU kernels: about 15 seconds, once")

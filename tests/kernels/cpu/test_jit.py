@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from numba.core.ccallback import CFunc
 
 from kernels.cpu import jit
 
@@ -47,3 +48,20 @@ def test_digest_follows_the_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     before = jit._digest_of_sources()
     (tmp_path / "vectors.py").write_text("b = 1\n")
     assert jit._digest_of_sources() != before
+
+
+def test_without_a_folder_for_the_cache_routines_still_compile(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def compile_uncached(function: jit.Routine, *, cache: bool) -> CFunc:
+        if cache:
+            raise RuntimeError("cannot cache function 'seven': no locator available")
+        return original(function, cache=False)
+
+    def seven(address):
+        return address + 7
+
+    original = jit._compile
+    monkeypatch.setattr(jit, "_compile", compile_uncached)
+    assert jit.routine(seven).call(1) == 8
+    assert "seven is compiled anew at every start: cannot cache function" in caplog.text
