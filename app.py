@@ -15,7 +15,7 @@ from functools import partial
 from fastapi import FastAPI
 
 from api import conversations, openai, operations, websocket
-from api.context import ApiContext
+from api.context import ABORT_TIMEOUT_S, ApiContext, within
 from api.errors import install_error_handlers
 from api.guards import BodyLimit, KeyCheck, OriginCheck, SecurityHeaders
 from api.metrics import Metrics
@@ -61,7 +61,7 @@ def create_api(settings: Settings, engine: Engine) -> FastAPI:
             yield
         finally:
             await context.drain(settings.shutdown_timeout)
-            await engine.shutdown()
+            await within(ABORT_TIMEOUT_S, engine.shutdown(), "the engine did not end")
             await storage.close()
 
     app = FastAPI(title="Pageturn", lifespan=lifespan, openapi_url=None, redirect_slashes=False)
@@ -114,7 +114,12 @@ def main(arguments: list[str]) -> int:
 async def _serve(app: FastAPI, settings: Settings, listener: socket.socket) -> None:
     """Serve until a signal, or until the model proves unusable: then raises what `wait_ready` does."""
     context: ApiContext = app.state.context
-    server = Server(app, settings.log_level, partial(context.drain, settings.shutdown_timeout))
+    server = Server(
+        app,
+        settings.log_level,
+        partial(_show_address, listener, settings),
+        partial(context.drain, settings.shutdown_timeout),
+    )
 
     async def load() -> None:
         try:
@@ -125,9 +130,6 @@ async def _serve(app: FastAPI, settings: Settings, listener: socket.socket) -> N
 
     async with app.router.lifespan_context(app):
         loading = asyncio.create_task(load())
-        listener.listen()
-        sys.stdout.write(f"Pageturn is at {address_of(listener)}{_key_hint(settings)}\n")
-        sys.stdout.flush()
         await server.serve(sockets=[listener])
         loading.cancel()
         await asyncio.wait([loading])
@@ -135,8 +137,10 @@ async def _serve(app: FastAPI, settings: Settings, listener: socket.socket) -> N
         loading.result()
 
 
-def _key_hint(settings: Settings) -> str:
-    return " (open it with ?api_key=KEY)" if settings.api_key else ""
+def _show_address(listener: socket.socket, settings: Settings) -> None:
+    hint = " (open it with ?api_key=KEY)" if settings.api_key else ""
+    sys.stdout.write(f"Pageturn is at {address_of(listener)}{hint}\n")
+    sys.stdout.flush()
 
 
 def _fail(error: Exception, code: int) -> int:

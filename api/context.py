@@ -1,7 +1,8 @@
 """What the routes need from the app, in one value: `app.state.context`."""
 
 import asyncio
-from collections.abc import Iterable
+import logging
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,7 +15,9 @@ from api.topics import EngineTopics
 from chat.ports import Stream
 from chat.service import ChatService
 
-ABORT_TIMEOUT_S = 2.0
+logger = logging.getLogger(__name__)
+
+ABORT_TIMEOUT_S = 3.0
 
 
 class Socket(Protocol):
@@ -42,7 +45,8 @@ class ApiContext:
         if self.draining:
             return
         self.draining = True
-        await asyncio.gather(self.chat.shutdown(timeout), self._drain_streams(timeout))
+        ending = asyncio.gather(self.chat.shutdown(timeout), self._drain_streams(timeout))
+        await within(timeout + ABORT_TIMEOUT_S, ending, "what ran did not end when aborted")
         closing = [asyncio.create_task(socket.close(1001)) for socket in self.sockets]
         await _wait(closing, ABORT_TIMEOUT_S)
 
@@ -51,6 +55,14 @@ class ApiContext:
         for stream in self.streams:
             stream.abort()
         await _wait(self.streams.values(), ABORT_TIMEOUT_S)
+
+
+async def within(timeout: float, work: Awaitable[object], complaint: str) -> None:
+    """Wait for `work` for `timeout` seconds; then log the complaint and go on without it."""
+    try:
+        await asyncio.wait_for(work, timeout)
+    except TimeoutError:
+        logger.error("shutdown: %s; going on without it", complaint)
 
 
 def context_of(connection: HTTPConnection) -> ApiContext:

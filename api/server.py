@@ -22,7 +22,14 @@ CUT_AFTER_S = 2
 class Server(uvicorn.Server):
     """Serves until SIGINT or SIGTERM, then stops listening, awaits `drain` and cuts what is left."""
 
-    def __init__(self, app: ASGIApp, log_level: str, drain: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        log_level: str,
+        on_ready: Callable[[], None],
+        drain: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`on_ready` is called once connections and signals are taken."""
         config = uvicorn.Config(
             app,
             ws="websockets-sansio",
@@ -38,7 +45,11 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=CUT_AFTER_S,
         )
         super().__init__(config)
-        self._drain = drain
+        self._on_ready, self._drain = on_ready, drain
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:

@@ -5,10 +5,11 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 import pytest
 from fastapi import FastAPI
 from websockets.asyncio.client import ClientConnection, connect
@@ -102,13 +103,12 @@ async def serve(engine: FakeEngine, data_dir: Path, **options: Any) -> AsyncIter
     settings = Settings(data_dir=data_dir, **{"shutdown_timeout": 0.2, **options})
     app = create_api(settings, engine)
     listener = bind("127.0.0.1", 0)
-    listener.listen()
-    server = Server(app, "warning", lambda: app.state.context.drain(settings.shutdown_timeout))
     started = asyncio.Event()
+    drain = partial(app.state.context.drain, settings.shutdown_timeout)
+    server = Server(app, "warning", started.set, drain)
 
     async def run() -> None:
         async with app.router.lifespan_context(app):
-            started.set()
             await server.serve(sockets=[listener])
 
     task = asyncio.create_task(run())

@@ -2,9 +2,13 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 
+import pytest
+
+from engine.sampling_params import SamplingParams
 from tests.api.conftest import Start
-from tests.fake_engine import FakeEngine
+from tests.fake_engine import FakeEngine, FakeStream
 
 BODY = {"messages": [{"role": "user", "content": "hello"}]}
 
@@ -47,3 +51,35 @@ async def test_what_can_end_in_time_ends_by_itself(start: Start) -> None:
             rest = [line async for line in lines if line]
         await stopping
     assert '"finish_reason":"stop"' in rest[-2]
+
+
+class Hanging(FakeEngine):
+    """Its streams do not end, whatever one does, nor does it."""
+
+    async def shutdown(self) -> None:
+        await asyncio.Event().wait()
+
+    def submit(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> FakeStream:
+        stream = super().submit(prompt_token_ids, params)
+        stream.abort = lambda index=None: None  # type: ignore[method-assign]
+        return stream
+
+
+async def test_an_engine_that_hangs_does_not_hold_up_the_end(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("api.context.ABORT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("app.ABORT_TIMEOUT_S", 0.1)
+    running = await start(Hanging(token_interval=60), shutdown_timeout=0)
+    async with running.ready_socket() as client:
+        await client.send("send", content="hello")
+        await client.skip_to("delta")
+        async with asyncio.timeout(5):
+            await running.stop()
+        await client.socket.wait_closed()
+        assert client.socket.close_code == 1001
+    complaints = [r.getMessage() for r in caplog.records if r.name == "api.context"]
+    assert complaints == [
+        "shutdown: what ran did not end when aborted; going on without it",
+        "shutdown: the engine did not end; going on without it",
+    ]

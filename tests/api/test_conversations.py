@@ -1,6 +1,6 @@
 """/api/conversations over HTTP."""
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from tests.api.conftest import Running, Start
