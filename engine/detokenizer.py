@@ -30,8 +30,10 @@ class StopMatcher:
     The result is the same however the text is cut into pieces. Only a proper prefix of a stop string is held back.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._patterns = [_Pattern(stop) for stop in sorted(set(stops), key=len, reverse=True)]
+    def __init__(self, patterns: Sequence["StopPattern"]) -> None:
+        """`patterns` come from `compile_stops`; they are shared by all candidates of a request."""
+        self._patterns = patterns
+        self._lengths = [0] * len(patterns)
         self._held = ""
         self.matched: str | None = None
 
@@ -43,37 +45,46 @@ class StopMatcher:
             return ""
         self._held += text
         for position in range(len(self._held) - len(text), len(self._held)):
-            # Every pattern must see the character, so this is no generator expression inside next().
-            full = [p.stop for p in self._patterns if p.advance(self._held[position])]
-            if full:
-                self.matched = full[0]
-                return self._take(position + 1 - len(full[0]))
-        return self._take(len(self._held) - max(p.length for p in self._patterns))
+            stop = self._advance(self._held[position])
+            if stop is not None:
+                self.matched = stop
+                return self._take(position + 1 - len(stop))
+        return self._take(len(self._held) - max(self._lengths))
 
     def flush(self) -> str:
         """What is held, when no more text comes."""
         return "" if self.matched is not None else self._take(len(self._held))
+
+    def _advance(self, char: str) -> str | None:
+        """Take in a character; the longest stop string that the text now ends with."""
+        found = None
+        for i, pattern in enumerate(self._patterns):
+            self._lengths[i] = pattern.extend(self._lengths[i], char)
+            if found is None and self._lengths[i] == len(pattern.stop):
+                found = pattern.stop
+        return found
 
     def _take(self, count: int) -> str:
         shown, self._held = self._held[:count], self._held[count:]
         return shown
 
 
-class _Pattern:
-    """The automaton of Knuth, Morris and Pratt: `length` is how much of `stop` the text so far ends with."""
+class StopPattern:
+    """A stop string with the border table of Knuth, Morris and Pratt. Immutable."""
 
     def __init__(self, stop: str) -> None:
-        self.stop, self.length = stop, 0
+        self.stop = stop
         self._borders = [0, 0]
         for char in stop[1:]:
-            self._borders.append(self._extend(self._borders[-1], char))
+            self._borders.append(self.extend(self._borders[-1], char))
 
-    def advance(self, char: str) -> bool:
-        """Take in a character; True when the text now ends with the whole stop string."""
-        self.length = self._extend(self.length, char)
-        return self.length == len(self.stop)
-
-    def _extend(self, length: int, char: str) -> int:
+    def extend(self, length: int, char: str) -> int:
+        """How much of `stop` a text ends with, after a character more than when it was `length`, which is no match."""
         while length and self.stop[length] != char:
             length = self._borders[length]
         return length + (self.stop[length] == char)
+
+
+def compile_stops(stops: Sequence[str]) -> tuple[StopPattern, ...]:
+    """Patterns of stop strings, longest first."""
+    return tuple(StopPattern(stop) for stop in sorted(set(stops), key=len, reverse=True))

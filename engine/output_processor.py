@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from engine.detokenizer import Detokenizer, StopMatcher
+from engine.detokenizer import Detokenizer, StopMatcher, compile_stops
 from engine.outputs import (
     CandidateFinished,
     EngineEvent,
@@ -24,7 +24,6 @@ from engine.outputs import (
     TextLogprob,
     TokenLogprob,
 )
-from engine.sampling_params import SamplingParams
 from engine.sequence import Request
 from engine.stats import FinishedCandidate
 
@@ -68,8 +67,10 @@ class OutputProcessor:
 
     def add_request(self, request: Request) -> None:
         """Expect outputs of this request."""
+        params, stops = request.params, compile_stops(request.params.stop)
         candidates = {
-            i: _Candidate(self._tokenizer, request.params) for i in range(request.params.n)
+            index: _Candidate(self._tokenizer, StopMatcher(stops), params.min_tokens)
+            for index in range(params.n)
         }
         self._requests[request.request_id] = _RequestText(request.arrival_time, candidates)
 
@@ -118,11 +119,11 @@ class _RequestText:
 class _Candidate:
     """Tokens to shown text, for one candidate."""
 
-    def __init__(self, tokenizer: TokenBytes, params: SamplingParams) -> None:
+    def __init__(self, tokenizer: TokenBytes, matcher: StopMatcher, min_tokens: int) -> None:
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer.visible_bytes)
-        self._matcher = StopMatcher(params.stop)
-        self._num_unsearched = params.min_tokens
+        self._matcher = matcher
+        self._num_unsearched = min_tokens
 
     @property
     def is_stopped(self) -> bool:

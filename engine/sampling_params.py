@@ -4,7 +4,8 @@
 HTTP body, stored JSON), `validate_for_model` checks what only a loaded model can tell.
 
 Rules of the wire form: null is the same as absent. Numbers are finite and never booleans; counts, ids and seeds are
-whole numbers. Names in UNSUPPORTED_FIELDS are refused unless they have the value that changes nothing.
+whole numbers. Names in UNSUPPORTED_FIELDS are refused unless they have the value that changes nothing. What costs time in
+every step is limited: 16 stop strings of 4,096 characters, 1,024 entries of logit_bias and of stop_token_ids.
 """
 
 import math
@@ -16,7 +17,8 @@ from engine.errors import RequestError
 
 MAX_LOGPROBS = 20
 DEFAULT_MAX_TOKENS = 1024
-MAX_STOP_STRINGS = 16
+MAX_STOP_STRINGS, MAX_STOP_LENGTH = 16, 4096
+MAX_LISTED_TOKENS = 1024
 GREEDY_TEMPERATURE = 1e-3
 MIN_SEED, MAX_SEED = -(2**63), 2**64 - 1
 
@@ -161,14 +163,21 @@ class _Reader:
     def _stop(self) -> tuple[str, ...]:
         value = self.given.get("stop", [])
         if isinstance(value, str):
-            return (self._text("stop", value),)
+            return (self._stop_string("stop", value),)
         items = self._list("stop", value, "a string or a list of strings")
         if len(items) > MAX_STOP_STRINGS:
             raise self._error("stop", f"at most {MAX_STOP_STRINGS} stop strings", len(items))
-        return tuple(self._text(f"stop[{i}]", item) for i, item in enumerate(items))
+        return tuple(self._stop_string(f"stop[{i}]", item) for i, item in enumerate(items))
+
+    def _stop_string(self, path: str, value: object) -> str:
+        text = self._text(path, value)
+        if len(text) > MAX_STOP_LENGTH:
+            raise self._error(path, f"at most {MAX_STOP_LENGTH} characters", text)
+        return text
 
     def _stop_token_ids(self) -> tuple[int, ...]:
         items = self._list("stop_token_ids", self.given.get("stop_token_ids", []), "a list of ids")
+        self._check_count("stop_token_ids", len(items))
         paths = (f"stop_token_ids[{i}]" for i in range(len(items)))
         return tuple(self._whole(path, v, 0, None) for path, v in zip(paths, items, strict=True))
 
@@ -176,10 +185,15 @@ class _Reader:
         value = self.given.get("logit_bias", {})
         if not isinstance(value, Mapping):
             raise self._error("logit_bias", "an object of token ids and numbers", value)
+        self._check_count("logit_bias", len(value))
         return {
             self._token_id_key(key): self._real(f"logit_bias.{key}", bias, -100.0, 100.0)
             for key, bias in value.items()
         }
+
+    def _check_count(self, name: str, count: int) -> None:
+        if count > MAX_LISTED_TOKENS:
+            raise self._error(name, f"at most {MAX_LISTED_TOKENS} entries", count)
 
     def _token_id_key(self, key: object) -> int:
         text = str(key)

@@ -68,13 +68,13 @@ class Tokenizer:
         marked = [message | {"content": self._mark(message, marks)} for message in chat]
         text = self._render(marked, add_generation_prompt)
         if marked == chat:
-            return self._backend.encode(text, add_special_tokens=self._template is None).ids
+            return _encode(self._backend, text, add_special_tokens=self._template is None)
         return self._literal.encode(text, marks, add_special_tokens=self._template is None)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a plain prompt; raises RequestError for text with lone surrogates."""
         _check_unicode(text, "prompt")
-        return self._backend.encode(text).ids
+        return _encode(self._backend, text, add_special_tokens=True)
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """Text of all ids, special tokens shown; bytes that are no UTF-8 become U+FFFD."""
@@ -140,7 +140,7 @@ class _LiteralEncoder:
         pattern = f"{start}({self._pattern}){end}|{start}|{end}|({self._pattern})"
         text = re.sub(pattern, lambda m: m[1] or (self._names[m[2]] if m[2] else ""), text)
         ids: list[int] = []
-        for token_id in self._backend.encode(text, add_special_tokens=add_special_tokens).ids:
+        for token_id in _encode(self._backend, text, add_special_tokens=add_special_tokens):
             if token_id in self._spelled:  # the model's own merges made it out of plain text
                 ids += self._spelled[token_id]
             else:
@@ -195,6 +195,11 @@ def _read_part(part: object, path: str) -> str:
         raise RequestError(f"{path}.text must be a string", param=f"{path}.text")
     _check_unicode(text, f"{path}.text")
     return text
+
+
+def _encode(backend: Backend, text: str, *, add_special_tokens: bool) -> list[int]:
+    """Ids of a text. As a batch of one, because only batches let other threads run meanwhile."""
+    return backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
 
 def _check_unicode(text: str, path: str) -> None:

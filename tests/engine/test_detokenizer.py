@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.detokenizer import Detokenizer, StopMatcher
+from engine.detokenizer import Detokenizer, StopMatcher, compile_stops
 
 
 def streamed(pieces: list[bytes]) -> list[str]:
@@ -13,7 +13,7 @@ def streamed(pieces: list[bytes]) -> list[str]:
 
 
 def matched(stops: list[str], pieces: list[str]) -> tuple[str, str | None]:
-    matcher = StopMatcher(stops)
+    matcher = StopMatcher(compile_stops(stops))
     shown = "".join(matcher.push(piece) for piece in pieces)
     return shown + matcher.flush(), matcher.matched
 
@@ -65,14 +65,21 @@ def test_stop_strings(stops: list[str], pieces: list[str], shown: str, stop: str
 
 
 def test_only_a_true_proper_prefix_is_held() -> None:
-    matcher = StopMatcher(["abcabd" + "z" * 1000])
+    matcher = StopMatcher(compile_stops(["abcabd" + "z" * 1000]))
     assert [matcher.push(p) for p in ["xab", "cab", "c", "q"]] == ["x", "", "abc", "abcq"]
     assert matcher.flush() == ""
 
 
 def test_after_a_match_nothing_is_shown() -> None:
-    matcher = StopMatcher(["b"])
+    matcher = StopMatcher(compile_stops(["b"]))
     assert [matcher.push("abc"), matcher.push("def"), matcher.flush()] == ["a", "", ""]
+
+
+def test_patterns_are_shared_and_matchers_are_apart() -> None:
+    patterns = compile_stops(["ab"])
+    first, second = StopMatcher(patterns), StopMatcher(patterns)
+    assert [first.push("a"), second.push("b"), first.push("b")] == ["", "b", ""]
+    assert (first.matched, second.matched) == ("ab", None)
 
 
 def reference(stops: list[str], text: str) -> tuple[str, str | None]:
@@ -110,7 +117,7 @@ def test_matching_equals_a_search_whatever_the_pieces(
 )
 @settings(deadline=None)
 def test_what_is_shown_never_vanishes_and_is_never_late(stops: list[str], text: str) -> None:
-    matcher, shown = StopMatcher(stops), ""
+    matcher, shown = StopMatcher(compile_stops(stops)), ""
     for end, char in enumerate(text, start=1):
         shown += matcher.push(char)
         if matcher.matched:

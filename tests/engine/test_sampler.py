@@ -57,7 +57,7 @@ def kept_by_reference(row: Floats, params: SamplingParams) -> dict[int, float]:
 
 def support_of(row: Floats, params: SamplingParams) -> set[int]:
     """Every id that some draw gives: `draw` is asked at many points of the unit interval."""
-    return {draw(row, params, u) for u in np.linspace(0, 1, 4_000, endpoint=False)}
+    return {draw(row, params, u) for u in np.linspace(0, 1, 2_000, endpoint=False)}
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def support_of(row: Floats, params: SamplingParams) -> set[int]:
     ],
 )
 def test_kept_tokens_equal_the_reference(params: SamplingParams) -> None:
-    for seed in range(3):
+    for seed in range(2):
         row = random_logits(seed, 32, scale=1.0)
         assert support_of(row, params) == set(kept_by_reference(row, params))
 
@@ -128,7 +128,7 @@ def test_top_k_over_the_small_limit() -> None:
 def test_draws_follow_the_distribution(params: SamplingParams, seeded: bool) -> None:
     row = np.array([1.0, 0.2, -0.5, 0.9, 0.0, -1.0, 0.4, 0.3], np.float32)
     share = kept_by_reference(row, params)
-    count = 8000
+    count = 4000
     sampler = Sampler(seed=5)
     requests = [
         request(params, seed=i if seeded else None, output=[0] * (i % 3)) for i in range(count)

@@ -1,5 +1,7 @@
 """Chats, plain prompts and true bytes, on small vocabularies and on the built-in model's."""
 
+import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -289,6 +291,17 @@ def test_true_bytes_of_sentencepiece_tokens() -> None:
 def test_ids_outside_the_vocabulary_are_no_text(token_id: int, tokenizer: Tokenizer) -> None:
     assert tokenizer.token_bytes(token_id) == b""
     assert tokenizer.decode([token_id]) == ""
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(tokenizer: Tokenizer) -> None:
+    thread = threading.Thread(target=tokenizer.encode, args=("hello world " * 40_000,))
+    started = last = time.perf_counter()
+    longest_pause = 0.0
+    thread.start()
+    while thread.is_alive():
+        now = time.perf_counter()
+        longest_pause, last = max(longest_pause, now - last), now
+    assert longest_pause < (last - started) / 2
 
 
 def test_many_threads_at_once(tokenizer: Tokenizer) -> None:
