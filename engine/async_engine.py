@@ -56,12 +56,12 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     """The real model. Its libraries are imported here, in the worker thread: that takes seconds."""
     progress("loading libraries", 0.0)
     from engine.loader.tokenizer import load_tokenizer
-    from engine.model_runner import ModelRunner
+    from engine.runners import load_runner
     from engine.tokenizer import Tokenizer
 
     progress("reading the tokenizer", 0.0)
     tokenizer = Tokenizer(load_tokenizer(config.model_path))
-    return LoadedModel(ModelRunner.load(config, progress), tokenizer)
+    return LoadedModel(load_runner(config, progress), tokenizer)
 
 
 class AsyncEngine:

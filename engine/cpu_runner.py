@@ -18,13 +18,13 @@ import torch
 from engine import kv_cache
 from engine.config import EngineConfig, SchedulerConfig
 from engine.errors import ModelLoadError
+from engine.limits import make_scheduler_config, resolve_max_model_len
 from engine.loader.cpu_weights import (
     LoadedWeights,
     fused_shape,
     load_fused_weights,
 )
 from engine.loader.model import OpenModel, open_model
-from engine.model_runner import make_scheduler_config, resolve_max_model_len
 from engine.models.config import ModelConfig
 from engine.outputs import BlockCopy, ModelRunnerOutput, ScheduledSequence, SchedulerOutput
 from engine.sampler import Sampler

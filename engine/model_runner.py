@@ -13,6 +13,7 @@ from engine import kv_cache
 from engine.attention_metadata import build_step_inputs, forward_context
 from engine.config import EngineConfig, SchedulerConfig
 from engine.errors import ConfigError
+from engine.limits import make_scheduler_config, resolve_max_model_len
 from engine.loader.model import OpenModel, open_model
 from engine.loader.weights import ModelWeights
 from engine.models.config import ModelConfig
@@ -129,34 +130,6 @@ def _select_ops(config: EngineConfig, device: torch.device) -> KernelBackend:
         raise ConfigError(
             "--attention-backend", config.attention_backend, f"auto works here: {error}"
         ) from error
-
-
-def resolve_max_model_len(config: EngineConfig, model: ModelConfig) -> int:
-    if config.max_model_len is None:
-        return model.max_context
-    if config.max_model_len > model.max_context:
-        raise ConfigError(
-            "--max-model-len",
-            config.max_model_len,
-            f"at most {model.max_context}, the longest context of this model",
-        )
-    return config.max_model_len
-
-
-def make_scheduler_config(
-    config: EngineConfig, opened: OpenModel, size: kv_cache.KVCacheSize, max_model_len: int
-) -> SchedulerConfig:
-    return SchedulerConfig(
-        block_size=config.block_size,
-        num_blocks=size.num_blocks,
-        max_model_len=max_model_len,
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        enable_prefix_caching=config.enable_prefix_caching,
-        model_identity=opened.identity,
-        eos_token_ids=opened.eos_token_ids,
-        bytes_per_token=size.bytes_per_block // config.block_size,
-    )
 
 
 def _load_model(
