@@ -101,7 +101,7 @@ def main(arguments: list[str]) -> int:
         settings = load_settings(arguments)
         _set_up_logging(settings.log_level)
         with bind(settings.host, settings.port) as listener:
-            asyncio.run(_serve(create_app(settings), settings, listener))
+            asyncio.run(_serve(settings, build_engine(settings), listener))
     except ConfigError as error:
         return _fail(error, 2)
     except (EngineError, StorageError, OSError) as error:
@@ -111,8 +111,12 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-async def _serve(app: FastAPI, settings: Settings, listener: socket.socket) -> None:
-    """Serve until a signal, or until the model proves unusable: then raises what `wait_ready` does."""
+async def _serve(settings: Settings, engine: Engine, listener: socket.socket) -> None:
+    """Serve until a signal, or until the model proves unusable: then raises what `wait_ready` does.
+
+    The app is made here because Gradio binds its locks to the event loop that it finds.
+    """
+    app = create_app(settings, engine=engine)
     context: ApiContext = app.state.context
     server = Server(
         app,
@@ -123,7 +127,7 @@ async def _serve(app: FastAPI, settings: Settings, listener: socket.socket) -> N
 
     async def load() -> None:
         try:
-            await context.engine.wait_ready()
+            await engine.wait_ready()
         except EngineError:
             server.should_exit = True
             raise

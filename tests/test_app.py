@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx2 as httpx
 import pytest
+from fastapi import FastAPI
 from websockets.asyncio.client import connect
 
 from api.settings import Settings
@@ -25,9 +26,14 @@ ROOT = Path(__file__).resolve().parents[1]
 CHILD = """
 import sys, app
 from tests.fake_engine import FakeEngine
-app.create_app = lambda settings: app.create_api(settings, FakeEngine(token_interval=0.05))
+app.build_engine = lambda settings: FakeEngine(token_interval=0.05)
+app.create_app = lambda settings, engine: app.create_api(settings, engine)
 sys.exit(app.main(sys.argv[1:]))
 """
+
+
+def create_without_page(settings: Settings, *, engine: FakeEngine) -> FastAPI:
+    return create_api(settings, engine)
 
 
 class Child:
@@ -176,7 +182,7 @@ def test_a_model_that_cannot_be_had_is_one_line(
     def fail(settings: Settings) -> None:
         raise ModelLoadError("no network, and no model in the data folder")
 
-    monkeypatch.setattr("app.create_app", fail)
+    monkeypatch.setattr("app.build_engine", fail)
     assert main(["--port", "0"]) == 1
     assert capsys.readouterr().err == "no network, and no model in the data folder\n"
 
@@ -188,7 +194,8 @@ def test_a_model_that_proves_unusable_ends_the_start_with_one_line(
         async def wait_ready(self) -> None:
             raise ModelLoadError("architecture Zebra is not supported")
 
-    monkeypatch.setattr("app.create_app", lambda settings: create_api(settings, Unusable()))
+    monkeypatch.setattr("app.build_engine", lambda settings: Unusable())
+    monkeypatch.setattr("app.create_app", create_without_page)
     assert main(["--port", "0", "--data-dir", str(tmp_path)]) == 1
     assert capsys.readouterr().err == "architecture Zebra is not supported\n"
 
@@ -196,7 +203,8 @@ def test_a_model_that_proves_unusable_ends_the_start_with_one_line(
 def test_a_database_that_cannot_be_opened_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("app.create_app", lambda settings: create_api(settings, FakeEngine()))
+    monkeypatch.setattr("app.build_engine", lambda settings: FakeEngine())
+    monkeypatch.setattr("app.create_app", create_without_page)
     url = f"sqlite+aiosqlite:///{tmp_path}"
     assert main(["--port", "0", "--database-url", url]) == 1
     assert capsys.readouterr().err.count("\n") == 1
