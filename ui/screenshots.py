@@ -34,11 +34,9 @@ CHROMIUM_FLAGS = (
 )
 ROOT = Path(__file__).resolve().parent.parent
 READY_TIMEOUT_S = 180.0
-ANSWER_TIMEOUT_MS = 120_000
-QUESTION = (
-    "Explain how a printing press works, with a numbered list of the steps and a short summary."
-)
-FOLLOW_UP = "Now tell me the story of a printer's apprentice who finds a page that nobody wrote."
+ANSWER_TIMEOUT_MS = 300_000
+QUESTION = "Give me three tips for writing a good letter, as a numbered list."
+FOLLOW_UP = "Tell me the story of a printer's apprentice who finds a page that nobody wrote."
 WIDE = {"width": 1280, "height": 860}
 PHONE = {"width": 390, "height": 844}
 
@@ -129,6 +127,9 @@ class Photographer:
         )
         await self.page.wait_for_timeout(4_000)
         await self.shoot("dashboard")
+        await self.page.get_by_role("tab", name="Chat").click()
+        await self.page.keyboard.press("Escape")
+        await self.page.locator(".pt-send").wait_for()
 
 
 async def take(browser: Browser, url: str, out: Path, name: str, **options: object) -> None:

@@ -14,13 +14,16 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, ConsoleMessage, Page, Response, async_playwright
+from playwright.async_api import Browser, ConsoleMessage, Page, Response, async_playwright, expect
 
 from tests.e2e.app_process import ROOT, AppProcess, running_app
 from ui.screenshots import CHROMIUM_FLAGS, find_chromium
 
 DESKTOP = {"width": 1280, "height": 860}
 PHONE = {"width": 390, "height": 844}
+PATIENCE_MS = 60_000
+
+expect.set_options(timeout=PATIENCE_MS)
 
 
 @contextmanager
@@ -126,7 +129,7 @@ async def _window(
 ) -> AsyncIterator[Page]:
     context = await browser.new_context(viewport=viewport, **options)  # pyright: ignore[reportArgumentType]
     window = await context.new_page()
-    window.set_default_timeout(30_000)
+    window.set_default_timeout(PATIENCE_MS)
     complaints = Complaints(window)
     yield window
     await context.close()

@@ -355,7 +355,7 @@ async def test_a_restarted_server_is_noticed_and_nothing_typed_is_lost(
     await box.press("Enter")
     await expect(box).to_have_value("after")
     with running_fake_app(tmp_path, port):
-        await expect(banner).to_be_hidden(timeout=30_000)
+        await expect(banner).to_be_hidden()
         await box.press("Enter")
         await expect(page.locator(".pt-user")).to_have_count(2)
         await expect(page.locator(".pt-assistant[data-status=done]")).to_have_count(2)

@@ -101,7 +101,7 @@
 
     markDot() {
       const step = this.row.scrollWidth / Math.max(this.cards.size, 1);
-      const shown = Math.min(Math.round(this.row.scrollLeft / step), this.cards.size - 1);
+      const shown = step ? Math.min(Math.round(this.row.scrollLeft / step), this.cards.size - 1) : 0;
       [...this.dots.children].forEach((dot, index) => dot.classList.toggle("pt-on", index === shown));
     }
   };

@@ -92,9 +92,9 @@
   };
 
   P.LineChart = class {
-    // `top`: the fixed top of the scale, or null to fit; `format` writes a value.
-    constructor(element, { top, format, windowMs }) {
-      Object.assign(this, { top, format, windowMs, points: [] });
+    // The scale ends a little above the highest value and at `least` or higher; `format` writes a value.
+    constructor(element, { least, format, windowMs }) {
+      Object.assign(this, { least, format, windowMs, points: [] });
       this.canvas = element.querySelector("canvas");
       this.value = element.querySelector("output");
       new ResizeObserver(() => this.draw()).observe(this.canvas);
@@ -113,7 +113,7 @@
       const { context, width } = prepare(this.canvas, height);
       const end = this.points.at(-1)[0];
       const highest = Math.max(...this.points.map(([, value]) => value));
-      const top = this.top ?? Math.max(10, highest * 1.15);
+      const top = Math.max(this.least, highest * 1.2);
       const x = (time) => width - ((end - time) / this.windowMs) * width;
       const y = (value) => height - 4 - (value / top) * (height - 10);
       this.grid(context, width, height);
@@ -129,6 +129,9 @@
       context.fillStyle = colour("accent");
       context.fill();
       context.globalAlpha = 1;
+      context.fillStyle = colour("soft");
+      context.font = "12px system-ui, sans-serif";
+      context.fillText(this.format(top), 8, 17);
     }
 
     grid(context, width, height) {

@@ -60,7 +60,10 @@
     const sampling = P.settings.sampling();
     if (Object.keys(sampling).length) frame.sampling = sampling;
     P.say("");
-    const started = await socket.request(frame);
+    const started = await socket.request(frame).catch((error) => {
+      showIfDead(error);
+      throw error;
+    });
     if (state.open === null || state.open === started.conversation_id) state.generation = started.generation_id;
     return started;
   }
@@ -93,7 +96,6 @@
   // A refused message stays in sight with Retry and Edit; from another conversation it goes back to its draft.
   function refuse(pending, error) {
     pending.error = error;
-    P.say(error.message);
     if (state.pending === pending) draw();
     else P.composer.giveBack(pending.text, pending.conversation_id);
   }
@@ -239,7 +241,11 @@
 
   function onError(frame) {
     P.say(frame.message);
-    if (frame.code === "engine_dead") showBanner(`The engine has stopped: ${frame.message}`);
+    showIfDead(frame);
+  }
+
+  function showIfDead({ code }) {
+    if (code === "engine_dead") showBanner("The engine has stopped. You can read your conversations; the server must be started again to answer.");
   }
 
   // While candidates stream, the engine's own numbers are shown beside them: ours, when no other request is live.

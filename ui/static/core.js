@@ -106,6 +106,11 @@ window.Pageturn = {};
     setTimeout(() => button.classList.remove("pt-done"), 1200);
   };
 
+  P.errorText = function ({ code, message }) {
+    const text = message.charAt(0).toUpperCase() + message.slice(1);
+    return code === "context_length_exceeded" ? `This conversation is too long for the model: ${message}. A new chat starts fresh.` : text;
+  };
+
   // The one polite line for screen readers; also what sighted people read under the composer.
   P.say = function (text) {
     for (const line of document.querySelectorAll(".pt-status")) P.setText(line, text);

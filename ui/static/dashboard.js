@@ -9,15 +9,15 @@
   const TILES = [
     ["in_use", "Blocks in use"],
     ["utilisation", "Utilisation"],
-    ["cached", "Cached blocks"],
-    ["free", "Free blocks"],
+    ["cached", "Cached"],
+    ["free", "Free"],
     ["running", "Running"],
     ["waiting", "Waiting"],
     ["speed", "Tokens/s"],
     ["hits", "Prefix hit rate"],
     ["preemptions", "Preemptions"],
     ["forks", "Forks"],
-    ["copies", "Copies on write"],
+    ["copies", "Block copies"],
     ["tokens", "Generated"],
   ];
   const POLICIES = [
@@ -55,17 +55,17 @@
   function showTiles({ blocks, requests, counters, tokens }, rate) {
     const inUse = blocks.private + blocks.shared;
     show("in_use", P.number(inUse), `of ${P.number(blocks.total)}`);
-    show("utilisation", P.percent(inUse, blocks.total), `${P.number(tokens.stored)} tokens stored`);
-    show("cached", P.number(blocks.cached), "reclaimable");
-    show("free", P.number(blocks.free), "empty");
+    show("utilisation", P.percent(inUse, blocks.total), `${P.number(tokens.stored)} tokens`);
+    show("cached", P.number(blocks.cached), "blocks to reclaim");
+    show("free", P.number(blocks.free), "blocks");
     show("running", P.number(requests.running), "sequences");
     show("waiting", P.number(requests.waiting), requests.waiting ? `${requests.waiting_capacity} for memory · ${requests.waiting_budget} for their turn` : "nobody waits");
-    show("speed", rate.toFixed(1), "now, all requests");
-    show("hits", P.percent(counters.prefix_hits, counters.prefix_queries), `${P.number(counters.prefix_hits)} of ${P.number(counters.prefix_queries)} tokens`);
+    show("speed", rate.toFixed(1), "at this moment");
+    show("hits", P.percent(counters.prefix_hits, counters.prefix_queries), `${P.number(counters.prefix_hits)} of ${P.number(counters.prefix_queries)}`);
     show("preemptions", P.number(counters.preemptions), "since start");
     show("forks", P.number(counters.forks), "since start");
-    show("copies", P.number(counters.cow_copies), "since start");
-    show("tokens", P.number(counters.generated_tokens), `tokens, ${P.number(counters.prompt_tokens)} read`);
+    show("copies", P.number(counters.cow_copies), "on write");
+    show("tokens", P.number(counters.generated_tokens), "tokens");
   }
 
   function showCounts(blocks) {
@@ -82,7 +82,7 @@
   }
 
   function showEngine(model) {
-    const facts = [model.model_name, model.quantization, `${model.attention_backend} attention on ${model.device}`, `KV ${model.kv_cache_dtype}`, `${P.bytes(model.bytes_per_block)} a block`];
+    const facts = [model.model_name, model.quantization, `${model.attention_backend} kernels on ${model.device}`, `KV ${model.kv_cache_dtype}`, `${P.bytes(model.bytes_per_block)} a block`];
     P.setText(engine, facts.join(" · "));
   }
 
@@ -111,7 +111,6 @@
     table.replaceChildren(...rows);
   }
 
-  // Numbers that stopped arriving are marked as old instead of looking alive.
   function listen() {
     const wanted = onScreen && document.visibilityState === "visible";
     if (wanted === listening) return;
@@ -131,8 +130,8 @@
     bars.append(...POLICIES.map(policyBar));
     root.querySelector("thead tr").append(...COLUMNS.map((name) => h("th", { scope: "col" }, name)));
     map = new P.BlockMap(root.querySelector(".pt-map"), root.querySelector(".pt-hover"));
-    utilisation = new P.LineChart(root.querySelector("[data-chart=utilisation]"), { top: 100, windowMs: WINDOW_MS, format: (value) => `${value.toFixed(1)} %` });
-    speed = new P.LineChart(root.querySelector("[data-chart=speed]"), { top: null, windowMs: WINDOW_MS, format: (value) => `${value.toFixed(1)} tokens/s` });
+    utilisation = new P.LineChart(root.querySelector("[data-chart=utilisation]"), { least: 5, windowMs: WINDOW_MS, format: (value) => `${value.toFixed(1)} %` });
+    speed = new P.LineChart(root.querySelector("[data-chart=speed]"), { least: 10, windowMs: WINDOW_MS, format: (value) => `${value.toFixed(1)} tokens/s` });
     new IntersectionObserver(([entry]) => {
       onScreen = entry.isIntersecting;
       listen();
@@ -143,6 +142,7 @@
   socket.on("stats", onStats);
   socket.on("requests", onRequests);
   socket.on("blocks", (cells) => map && listening && map.set(cells));
+  // Numbers that have stopped arriving do not look alive.
   socket.on("state", ({ phase }) => root?.classList.toggle("pt-old", phase === "lost"));
   document.addEventListener("visibilitychange", listen);
 

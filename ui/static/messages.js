@@ -52,7 +52,7 @@
     return kv ? `shared ${P.plural(kv.blocks_shared, "block")} · private ${kv.blocks_private}` : "";
   };
 
-  P.receiptLine = (kv) => (kv ? `${P.plural(kv.blocks_released, "block")} freed in ${kv.release_ms.toFixed(1)} ms` : "");
+  P.receiptLine = (kv) => (kv ? `${P.plural(kv.blocks_released, "block")} freed in ${kv.release_ms.toFixed(kv.release_ms < 1 ? 2 : 1)} ms` : "");
 
   P.finishLabel = (reason) => ({ stop: "complete", length: "reached the length limit", abort: "stopped", error: "failed" })[reason] || "";
 

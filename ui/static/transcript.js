@@ -94,7 +94,7 @@
       const node = h("article", { class: "pt-message pt-user pt-pending", "aria-label": "You" }, prose);
       if (!pending.error) return node;
       const buttons = [P.button("again", "Retry", this.actions.retry), P.button("edit", "Edit", this.actions.takeBack)];
-      node.append(h("div", { class: "pt-note pt-error", role: "alert" }, h("span", {}, pending.error.message), ...buttons));
+      node.append(h("div", { class: "pt-note pt-error", role: "alert" }, h("span", {}, P.errorText(pending.error)), ...buttons));
       return node;
     }
 
