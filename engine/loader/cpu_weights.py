@@ -5,7 +5,7 @@ inputs; `rounding_error` says by how much, as the root mean square of the differ
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -195,7 +195,7 @@ def _stored_groups(tensors: Tensors, name: str) -> Groups | None:
     return groups if rows is None else take_rows(groups, rows.numpy())
 
 
-def _rounding(values: np.ndarray, groups: Groups) -> Sequence[float]:
+def _rounding(values: np.ndarray, groups: Groups) -> tuple[float, float]:
     """Sums of squares of the error and of the weights over some rows spread over the matrix, scaled to all of it."""
     rows = slice(None, None, max(1, len(values) // SAMPLE_ROWS))
     sample = values[rows].astype(np.float64)
