@@ -62,7 +62,7 @@ async def test_sixteen_chats_at_once_say_what_each_says_alone(app: AppProcess) -
 
 
 async def test_three_candidates_hold_their_prompt_once(app: AppProcess) -> None:
-    story = "Once there was a lighthouse keeper who counted ships. " * 46
+    story = "Once there was a lighthouse keeper who counted ships. " * 50
     sampling = {"temperature": 1.0, "seed": 11, "max_tokens": 40}
     peak = {"shared": 0, "private": 0}
 
