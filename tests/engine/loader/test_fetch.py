@@ -242,3 +242,19 @@ def test_a_hub_id_without_a_connection_says_what_to_do(
         resolve_model("someone/some-model", tmp_path)
     assert "--model 'someone/some-model' could not be fetched from the hub" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_hub_model_in_the_cache_needs_no_connection(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    cached = tmp_path / "hub" / "models--someone--some-model"
+    snapshot = cached / "snapshots" / ("a" * 40)
+    snapshot.mkdir(parents=True)
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("a" * 40)
+    for name in ("config.json", "model.safetensors"):
+        (snapshot / name).touch()
+    assert resolve_model("someone/some-model", tmp_path) == ModelFiles(
+        snapshot, "someone/some-model"
+    )
