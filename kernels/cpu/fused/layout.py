@@ -81,7 +81,7 @@ SCRATCH = _next()  # SCRATCH_BYTES for each thread
 SCRATCH_BYTES = _next()
 
 # --- threads ---
-GENERATION = _next()  # int64 cell in COUNTERS' first line: which step runs
+GENERATION = _next()  # address of an int64: which step runs, see threads.py
 COUNTERS = _next()  # cache lines of (claimed, done), one per phase
 SEMAPHORE = _next()
 STEP_NUMBER = _next()

@@ -36,12 +36,6 @@ def load_i64(b, address):
 
 
 @function(types.float32)
-def load_f32(b, address):
-    """A float32."""
-    return load(b, F32, address)
-
-
-@function(types.float32)
 def load_f16(b, address):
     """A float16 as float32."""
     return b.fpext(load(b, F16, address), F32)

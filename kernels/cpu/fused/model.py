@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernels.cpu.fused import layout as at
-from kernels.cpu.fused.attention import MAX_HEAD_DIM, SCRATCH_TAIL
+from kernels.cpu.fused.attention_kernels import MAX_HEAD_DIM, SCRATCH_TAIL
 from kernels.cpu.fused.compiled import compiled_step
 from kernels.cpu.fused.linear import BLOCK_COLUMNS
 from kernels.cpu.fused.memory_pool import ALIGNMENT, aligned_zeros

@@ -7,7 +7,8 @@ Phases of a layer, each complete before the next begins (see threads.py):
 
 import numba
 
-from kernels.cpu.fused.attention import SCRATCH_TAIL, attend
+from kernels.cpu.fused.attention import attend
+from kernels.cpu.fused.attention_kernels import SCRATCH_TAIL
 from kernels.cpu.fused.ir_tools import routine
 from kernels.cpu.fused.layout import (
     ACT_NUMBERS,
