@@ -38,7 +38,7 @@ def test_only_long_work_goes_to_the_team(monkeypatch: pytest.MonkeyPatch) -> Non
     try:
         backend.silu_and_mul(torch.ones(1, 1000))
         assert sizes == []
-        backend.silu_and_mul(torch.ones(400, 1000))
+        backend.silu_and_mul(torch.ones(600, 1000))
         assert sizes == [2]
     finally:
         torch.set_num_threads(previous)
@@ -46,7 +46,7 @@ def test_only_long_work_goes_to_the_team(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_without_openmp_one_thread_does_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "_parallel", None)
-    out = backend.silu_and_mul(torch.ones(400, 1000))
-    assert out.shape == (400, 500)
+    out = backend.silu_and_mul(torch.ones(600, 1000))
+    assert out.shape == (600, 500)
     assert out.min() == out.max()
     assert threads.num_threads() == 1
