@@ -163,5 +163,5 @@
   });
 
   P.socket.subscribe("conversations");
-  P.conversations = { mount, draw };
+  P.conversations = { mount };
 })(window.Pageturn);

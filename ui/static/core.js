@@ -18,7 +18,6 @@ window.Pageturn = {};
     up: "M12 19V5M6 11l6-6 6 6",
     stop: "M7 7h10v10H7z",
     pin: "M9 4h6l-1 6 3 3H7l3-3-1-6ZM12 13v7",
-    close: "M6 6l12 12M18 6 6 18",
   };
   const SVG = "http://www.w3.org/2000/svg";
 

@@ -16,7 +16,7 @@
   }
 
   function save(temperature, top_p, max_tokens) {
-    P.store.set("sampling", { temperature, top_p, max_tokens });
+    P.store.set("sampling", { ...P.store.get("sampling", {}), temperature, top_p, max_tokens });
   }
 
   function reset() {

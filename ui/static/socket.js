@@ -105,7 +105,6 @@
     attempts = 0;
     heardAt = Date.now();
     for (const entry of topics.values()) join(entry);
-    emit("open");
   }
 
   function closed(event) {
@@ -139,5 +138,5 @@
   setInterval(watch, 5000);
   window.addEventListener("online", connect);
 
-  P.socket = { on, send, request, subscribe, unsubscribe, connect, isOpen, state };
+  P.socket = { on, send, request, subscribe, unsubscribe, connect, state };
 })(window.Pageturn);

@@ -1,0 +1,185 @@
+"""The page in a real browser with scripted answers: what is typed, what is said, the list of conversations."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from tests.e2e.app_process import AppProcess
+from tests.e2e.browsing import open_page, send, start_long_answer, stop, stop_button, text_grows
+from tests.e2e.conftest import DESKTOP, running_fake_app
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+
+
+class TestWords:
+    """What a person types, and what a model says, with scripted answers."""
+
+    async def test_a_draft_survives_a_reload_and_shift_enter_breaks_the_line(
+        self, page: Page, fake_server: AppProcess
+    ) -> None:
+        await open_page(page, fake_server)
+        box = page.get_by_label("Message", exact=True)
+        await box.press_sequentially("one")
+        await page.keyboard.press("Shift+Enter")
+        await box.press_sequentially("two")
+        await page.reload()
+        await expect(box).to_have_value("one\ntwo")
+        await box.focus()
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".pt-user .pt-prose")).to_have_text(
+            "one\ntwo", use_inner_text=True
+        )
+        await expect(box).to_have_value("")
+        await expect(page.locator(".pt-assistant")).to_have_attribute("data-status", "done")
+        await page.reload()
+        await expect(page.locator(".pt-user .pt-prose")).to_have_text(
+            "one\ntwo", use_inner_text=True
+        )
+        await expect(box).to_have_value("")
+
+    async def test_what_is_typed_during_an_answer_waits_for_its_end(
+        self, page: Page, fake_server: AppProcess
+    ) -> None:
+        await start_long_answer(page, fake_server)
+        box = page.get_by_label("Message", exact=True)
+        await box.fill("later")
+        await page.keyboard.press("Enter")
+        await expect(box).to_have_value("later")
+        await expect(page.locator(".pt-status")).to_contain_text("Wait for the answer")
+        await stop(page)
+        await box.focus()
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".pt-user")).to_have_count(2)
+
+    async def test_markdown_arrives_as_elements_and_money_as_prose(
+        self, page: Page, fake_server: AppProcess
+    ) -> None:
+        await open_page(page, fake_server)
+        await send(page, "markdown")
+        answer = page.locator(".pt-assistant")
+        await expect(answer).to_have_attribute("data-status", "done")
+        await expect(answer.locator("h4")).to_have_text("A heading")
+        await expect(answer.locator(".pt-code code .hl-k").first).to_have_text("def")
+        await expect(answer.locator("td.pt-right")).to_have_text("1")
+        await expect(answer.locator(".pt-math")).to_have_text("x^2")
+        await expect(answer).to_contain_text("It costs $5 or $10")
+
+    async def test_a_hostile_answer_stays_text(self, page: Page, fake_server: AppProcess) -> None:
+        await open_page(page, fake_server)
+        await send(page, "hostile <img src=x onerror='window.hacked = 6'>")
+        answer = page.locator(".pt-assistant")
+        await expect(answer).to_have_attribute("data-status", "done")
+        await expect(answer).to_contain_text("<script>window.hacked = 1</script>")
+        await expect(page.locator(".pt-log img, .pt-log script")).to_have_count(0)
+        assert await page.evaluate("window.hacked") is None
+
+    async def test_three_answers_can_be_asked_for_at_once(
+        self, page: Page, fake_server: AppProcess
+    ) -> None:
+        await open_page(page, fake_server)
+        await page.get_by_role("button", name="3 answers").click()
+        await send(page, "a short one")
+        cards = page.locator(".pt-card")
+        await expect(cards).to_have_count(3)
+        await expect(page.locator(".pt-card[data-status=done]")).to_have_count(3)
+        await expect(page.locator(".pt-candidates")).to_contain_text("continues answer 1")
+        await page.get_by_role("button", name="3 answers").click()
+        await send(page, "go on")
+        await expect(cards).to_have_count(0)
+        await expect(page.locator(".pt-message")).to_have_count(4)
+        await expect(page.locator(".pt-assistant").first).to_contain_text("answer0-0")
+
+    async def test_sampling_and_system_prompt_of_the_settings_reach_the_server(
+        self, page: Page, fake_server: AppProcess
+    ) -> None:
+        sent: list[dict] = []
+        page.on(
+            "websocket",
+            lambda socket: socket.on("framesent", lambda data: sent.append(json.loads(data))),
+        )
+        await open_page(page, fake_server)
+        await page.get_by_role("tab", name="Settings").click()
+        await page.get_by_label("number input for Temperature").fill("0.3")
+        await page.keyboard.press("Tab")
+        await page.wait_for_function("localStorage.getItem('pageturn.sampling')?.includes('0.3')")
+        await page.reload()
+        await send(page, "hello")
+        await expect(page.locator(".pt-assistant")).to_have_attribute("data-status", "done")
+        (frame,) = [frame for frame in sent if frame["type"] == "send"]
+        assert frame["sampling"] == {"temperature": 0.3}
+        await page.get_by_role("tab", name="Settings").click()
+        await expect(page.get_by_label("number input for Temperature")).to_have_value("0.3")
+        await page.get_by_label("System prompt").fill("Answer in rhymes.")
+        await page.get_by_role("button", name="Save").click()
+        await expect(page.locator(".pt-toast")).to_have_text("System prompt saved")
+        identity = page.url.rpartition("#")[2]
+        stored = await asyncio.to_thread(fake_server.get, f"/api/conversations/{identity}")
+        assert stored["conversation"]["system_prompt"] == "Answer in rhymes."
+
+
+class TestConversations:
+    """The sidebar."""
+
+    async def test_renamed_found_deleted_and_brought_back(
+        self, page: Page, fake_server: AppProcess
+    ) -> None:
+        await open_page(page, fake_server)
+        await send(page, "the first of two")
+        await expect(page.locator(".pt-assistant")).to_have_attribute("data-status", "done")
+        row = page.locator(".pt-conversation.pt-open")
+        await row.hover()
+        await row.get_by_role("button", name="Rename").click()
+        await page.get_by_label("Title", exact=True).fill("Zebra crossing")
+        await page.keyboard.press("Enter")
+        await expect(row).to_contain_text("Zebra crossing")
+        await page.get_by_label("Search conversations").fill("zebra")
+        await expect(page.locator(".pt-conversation")).to_have_count(1)
+        await page.get_by_label("Search conversations").fill("")
+        await row.hover()
+        await row.get_by_role("button", name="Delete").click()
+        zebra = page.locator(".pt-conversation", has_text="Zebra crossing")
+        await expect(zebra).to_have_count(0)
+        await expect(page.locator(".pt-message")).to_have_count(0)
+        await page.get_by_role("button", name="Undo").click()
+        await expect(zebra).to_have_count(1)
+        await expect(page.locator(".pt-user .pt-prose")).to_have_text("the first of two")
+
+    async def test_a_second_window_sees_the_same_live(
+        self, page: Page, browser: Browser, fake_server: AppProcess
+    ) -> None:
+        await start_long_answer(page, fake_server)
+        context = await browser.new_context(viewport=DESKTOP)  # pyright: ignore[reportArgumentType]
+        other = await context.new_page()
+        await other.goto(page.url)
+        await text_grows(other.locator(".pt-assistant .pt-prose"))
+        await expect(other.locator(".pt-running").first).to_be_visible()
+        await stop(other)
+        await expect(stop_button(page)).to_be_hidden()
+        await context.close()
+
+
+async def test_a_restarted_server_is_noticed_and_nothing_typed_is_lost(
+    browser: Browser, tmp_path: Path
+) -> None:
+    context = await browser.new_context(viewport=DESKTOP)  # pyright: ignore[reportArgumentType]
+    page = await context.new_page()
+    with running_fake_app(tmp_path) as app:
+        port = app.port
+        await open_page(page, app)
+        await send(page, "before")
+        await expect(page.locator(".pt-assistant")).to_have_attribute("data-status", "done")
+    banner = page.locator(".pt-banner")
+    await expect(banner).to_contain_text("Reconnecting")
+    box = page.get_by_label("Message", exact=True)
+    await box.fill("after")
+    await box.press("Enter")
+    await expect(box).to_have_value("after")
+    with running_fake_app(tmp_path, port):
+        await expect(banner).to_be_hidden()
+        await box.press("Enter")
+        await expect(page.locator(".pt-user")).to_have_count(2)
+        await expect(page.locator(".pt-assistant[data-status=done]")).to_have_count(2)
+        await context.close()
