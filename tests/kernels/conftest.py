@@ -1,14 +1,9 @@
-"""Backends under test. Without a GPU, Triton's kernels run in its interpreter, which must be asked for before its import."""
-
-import os
+"""Backends under test. Without a GPU, Triton's kernels run in its interpreter."""
 
 import pytest
 import torch
 
 from kernels.ops import KernelBackend, select_backend
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(scope="session", params=["cpu", "triton"])
