@@ -6,12 +6,12 @@ shape of the built-in model (30 layers, 9 heads, 3 KV heads, head_dim 64), in bf
 
 import argparse
 import json
-import platform
 import statistics
 import time
 
 import torch
 
+from benchmarks.machine import describe
 from kernels.ops import KernelBackend, select_backend
 
 CASES = [(1, 1, 300), (1, 1, 2000), (8, 1, 300), (32, 1, 300), (1, 512, 512), (1, 512, 1512)]
@@ -73,9 +73,7 @@ def main() -> None:
     options = parse_arguments()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     backend = select_backend(options.backend, device)
-    hardware = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor()
-    print(f"{backend.name} ({backend.reason}), {hardware or platform.machine()},", end=" ")
-    print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, {options.dtype}")
+    print(f"{describe()}, {backend.name} ({backend.reason}), {options.dtype}")
     results = {}
     for case in CASES:
         ms = median_ms(make_step(options, case, device), backend, options.seconds)

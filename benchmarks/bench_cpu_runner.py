@@ -1,6 +1,6 @@
 """How fast is the fused CPU runner's bare step: decode by batch size and context, prefill, and Python's share?
 
-    python benchmarks/bench_cpu_runner.py [--model PATH] [--seconds 1.0]
+    python -m benchmarks.bench_cpu_runner [--model PATH] [--seconds 1.0]
 
 No scheduler, tokeniser or server: `CpuRunner.execute` on made-up plans, greedy, block tables shuffled. The built-in model
 must have been fetched before, or another be named. Medians; the last line is JSON.
@@ -9,9 +9,7 @@ must have been fetched before, or another be named. Medians; the last line is JS
 import argparse
 import json
 import os
-import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,14 +17,12 @@ from pathlib import Path
 import numpy as np
 import platformdirs
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
+from benchmarks.machine import describe
 from engine.config import EngineConfig
 from engine.cpu_runner import CpuRunner, build_step_input
 from engine.loader.fetch import SMOLLM2_135M, resolve_model
 from engine.outputs import SampleRequest, ScheduledSequence, SchedulerOutput
 from engine.sampling_params import SamplingParams
-from kernels.cpu.fused.features import num_physical_cores
 
 DECODES = ((1, 300), (4, 300), (8, 300), (16, 300), (32, 300), (64, 300), (1, 2000), (32, 2000))
 PREFILLS = ((128, 0), (512, 0), (512, 1000))
@@ -96,11 +92,9 @@ def main() -> None:
     path = options.model or resolve_model(SMOLLM2_135M.name, Path(data_dir)).path
     config = EngineConfig(model_path=path, model_name=path.name, num_blocks=4096)
     runner = CpuRunner.load(config, lambda stage, share: None)
-    print(
-        f"{platform.processor() or platform.machine()}, {num_physical_cores()} cores, {path.name}"
-    )
+    print(f"{describe()}, {path.name}")
     results = measure(runner, options.seconds)
-    print(json.dumps({"model": path.name, "cores": num_physical_cores(), "ms": results}))
+    print(json.dumps({"model": path.name, "machine": describe(), "ms": results}))
 
 
 if __name__ == "__main__":

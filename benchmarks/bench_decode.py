@@ -7,8 +7,6 @@ JSON. The built-in model unless `--model` names another.
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import time
 from pathlib import Path
@@ -16,6 +14,7 @@ from pathlib import Path
 import platformdirs
 import torch
 
+from benchmarks.machine import describe
 from engine.config import EngineConfig
 from engine.loader.fetch import SMOLLM2_135M, resolve_model
 from engine.model_runner import ModelRunner
@@ -110,7 +109,7 @@ def main() -> None:
         "load_seconds": round(runner.info.load_seconds, 2),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
-        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} CPUs",
+        "machine": describe(),
     }
     print(json.dumps(report))
 
