@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 READY_TIMEOUT_S = 180.0
 ANSWER_TIMEOUT_MS = 300_000
 QUESTION = "Give me three tips for writing a good letter, as a numbered list."
-FOLLOW_UP = "Tell me the story of a printer's apprentice who finds a page that nobody wrote."
+FOLLOW_UP = "Describe a quiet morning in a garden by the sea, in three short paragraphs."
 WIDE = {"width": 1280, "height": 860}
 PHONE = {"width": 390, "height": 844}
 
