@@ -6,6 +6,7 @@
 import asyncio
 import logging
 import os
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -164,6 +165,8 @@ def _set_up_logging(level: str) -> None:
 
 
 if __name__ == "__main__":
+    # Until the server takes signals there is nothing open that must be closed in order.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     exit_code = main(sys.argv[1:])
     logging.shutdown()
     sys.stdout.flush()

@@ -62,7 +62,7 @@ async def within(timeout: float, work: Awaitable[object], complaint: str) -> Non
     try:
         await asyncio.wait_for(work, timeout)
     except TimeoutError:
-        logger.error("shutdown: %s; going on without it", complaint)
+        logger.warning("shutdown: %s; going on without it", complaint)
 
 
 def context_of(connection: HTTPConnection) -> ApiContext:

@@ -62,11 +62,17 @@ class Database:
         writing = self._engine.execution_options(sqlite_begin="IMMEDIATE")
         self._writers = async_sessionmaker(writing, expire_on_commit=False)
 
+    @property
+    def file(self) -> Path | None:
+        """The database's file, when it is one."""
+        name = self._url.database
+        return Path(name) if self._is_sqlite and name and name != ":memory:" else None
+
     async def open(self) -> None:
         """Make the folder and the schema, or bring an older schema up to date. A failure leaves it closed."""
         try:
-            if self._is_sqlite and self._url.database:
-                await asyncio.to_thread(_check_file, Path(self._url.database))
+            if self.file is not None:
+                await asyncio.to_thread(_check_file, self.file)
             await self._run(self._migrate())
         except (OSError, sqlite3.Error) as error:
             raise StorageError(f"cannot open the database {self._url!r}: {error}") from error
