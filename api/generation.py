@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,18 +136,18 @@ class GenerationResponse(Response):
 
     @asynccontextmanager
     async def _events(self) -> AsyncIterator[AsyncIterator[tuple[Choice, EngineEvent]]]:
-        """Submit every prompt; what still runs when the block is left is aborted."""
+        """Submit every prompt; what still runs when the block is left is aborted, all at once."""
         task = asyncio.current_task()
         assert task is not None, "responses run in tasks"
-        async with AsyncExitStack() as stack:
-            streams = []
+        streams: list[Stream] = []
+        try:
             for prompt in self._job.prompts:
-                stream = self._submit(prompt)
-                stack.push_async_callback(self._let_go, stream)
-                self._context.streams[stream] = task
-                streams.append(stream)
-            events = await stack.enter_async_context(aclosing(_merge(streams)))
-            yield self._label(events)
+                streams.append(self._submit(prompt))
+                self._context.streams[streams[-1]] = task
+            async with aclosing(_merge(streams)) as events:
+                yield self._label(events)
+        finally:
+            await self._let_go(streams)
 
     async def _label(
         self, events: AsyncIterator[tuple[int, EngineEvent]]
@@ -163,9 +163,15 @@ class GenerationResponse(Response):
             param = prompt.param if error.param == "prompt" else error.param
             raise RequestError(error.message, param=param, code=error.code) from None
 
-    async def _let_go(self, stream: Stream) -> None:
-        self._context.streams.pop(stream, None)
-        await stream.aclose()
+    async def _let_go(self, streams: list[Stream]) -> None:
+        """Abort every stream before waiting for any: the engine says that one has ended only after a step."""
+        for stream in streams:
+            stream.abort()
+        try:
+            await asyncio.gather(*(stream.aclose() for stream in streams))
+        finally:
+            for stream in streams:
+                del self._context.streams[stream]
 
 
 def _take_in(choice: Choice, event: EngineEvent) -> None:

@@ -31,6 +31,7 @@ class WatchedStream(FakeStream):
 
     def __init__(self, engine: "WatchedEngine", prompt: Sequence[int], params: SamplingParams):
         super().__init__(engine, prompt, params)
+        self.watched = engine
         self.closed = asyncio.Event()
         self.changed = engine.change(self._events)
 
@@ -45,17 +46,20 @@ class WatchedStream(FakeStream):
 class WatchedEngine(FakeEngine):
     """Remembers its streams; `submitted` is set with each."""
 
+    stream_class = WatchedStream
+
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.streams: list[WatchedStream] = []
         self.submitted = asyncio.Event()
+        self.all_aborted = asyncio.Event()
 
     def change(self, events: AsyncIterator[EngineEvent]) -> AsyncIterator[EngineEvent]:
         return events
 
     def submit(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> WatchedStream:
         self.check_request(prompt_token_ids, params)
-        self.streams.append(WatchedStream(self, prompt_token_ids, params))
+        self.streams.append(self.stream_class(self, prompt_token_ids, params))
         self.submitted.set()
         return self.streams[-1]
 
@@ -67,6 +71,26 @@ class Silent(WatchedEngine):
         await asyncio.Event().wait()
         async for event in events:
             yield event
+
+
+class EndsLate(WatchedStream):
+    """Its engine lets go of no request before all are aborted."""
+
+    def abort(self, index: int | None = None) -> None:
+        super().abort(index)
+        if all(stream.aborted for stream in self.watched.streams):
+            self.watched.all_aborted.set()
+
+    async def aclose(self) -> None:
+        self.abort()
+        await self.watched.all_aborted.wait()
+        await super().aclose()
+
+
+class Slow(Silent):
+    """Every request waits for ever and ends late."""
+
+    stream_class = EndsLate
 
 
 class FailsAfter(WatchedEngine):
@@ -122,6 +146,29 @@ async def test_a_client_that_leaves_ends_its_requests(
             await request.closed.wait()
     assert len(engine.streams) == 2
     assert all(request.aborted == {0, 1} for request in engine.streams)
+
+
+async def test_all_requests_of_a_list_are_ended_before_any_is_waited_for(start: Start) -> None:
+    engine = Slow()
+    running = await start(engine)
+    async with asyncio.timeout(10):
+        body = {"prompt": ["a", "b", "c"], "n": 3}
+        writer = await open_request(running, "/v1/completions", body)
+        await engine.submitted.wait()
+        writer.close()
+        for request in engine.streams:
+            await request.closed.wait()
+    assert len(engine.streams) == 3
+
+
+async def test_a_refused_prompt_ends_all_accepted_ones_at_once(start: Start) -> None:
+    engine = Slow()
+    running = await start(engine)
+    async with running.http() as http, asyncio.timeout(10):
+        response = await http.post("/v1/completions", json={"prompt": ["a", "b", ""]})
+    assert response.json()["error"]["param"] == "prompt[2]"
+    assert all(request.closed.is_set() for request in engine.streams)
+    assert running.context.streams == {}
 
 
 async def test_one_client_that_leaves_changes_nothing_for_another(start: Start) -> None:
