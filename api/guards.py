@@ -7,11 +7,13 @@ A browser's socket, and every write to `/api`, must come from a page of this ser
 
 import hashlib
 import hmac
+from contextlib import suppress
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -44,7 +46,10 @@ Open</button></form></body></html>"""
 
 
 class BodyLimit:
-    """Answers 413 to a body over its path's limit: by its declared length, else while it is being read."""
+    """Answers 413 to a body over its path's limit: by its declared length, else while it is being read.
+
+    A client that leaves before its body is read has ended its request: nobody is answered, and nothing has failed.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -69,7 +74,8 @@ class BodyLimit:
                 raise refusal
             return message
 
-        await self.app(scope, counted, send)
+        with suppress(ClientDisconnect):
+            await self.app(scope, counted, send)
 
 
 class KeyCheck:

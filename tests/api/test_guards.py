@@ -1,6 +1,7 @@
 """Size limit, key, origin and headers, on every route they must cover."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 
 import pytest
@@ -99,6 +100,33 @@ async def test_a_body_is_refused_while_it_is_being_read(running: Running) -> Non
         status = await reader.readline()
     writer.close()
     assert status.split()[1] == b"413"
+
+
+READ_BODIES = [
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/completions"),
+    ("POST", "/tokenize"),
+    ("POST", "/detokenize"),
+    ("POST", IMPORT_PATH),
+    ("PATCH", "/api/conversations/x"),
+]
+
+
+async def test_a_client_that_leaves_while_its_body_is_read_is_no_error(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    host, port = running.address.split(":")
+    with caplog.at_level(logging.WARNING):
+        for method, path in READ_BODIES:
+            reader, writer = await asyncio.open_connection(host, int(port))
+            head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n"
+            writer.write(f"{head}Expect: 100-continue\r\n\r\n".encode())
+            async with asyncio.timeout(10):
+                assert b"100 Continue" in await reader.readline()
+            writer.write(b"{")
+            writer.close()
+        await running.stop()
+    assert caplog.records == []
 
 
 async def test_another_sites_page_cannot_write(running: Running) -> None:
