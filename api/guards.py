@@ -2,7 +2,8 @@
 
 With an API key set, a client shows it as `Authorization: Bearer KEY`, as `?api_key=KEY`, or as the cookie that opening
 `/?api_key=KEY` sets (this is how the page, its socket and its files get in). `/health` and `/ping` stay open.
-A browser's socket, and every write to `/api`, must come from a page of this server: `Origin` equal to `Host`.
+A browser's socket, every write to `/api`, and whatever the cookie opens, must come from a page of this server: `Origin`,
+where there is one, equal to `Host`.
 """
 
 import hashlib
@@ -79,7 +80,7 @@ class BodyLimit:
 
 
 class KeyCheck:
-    """Lets only those in who show the key."""
+    """Lets only those in who show the key. A browser sends the cookie for other ports' pages too: they are refused."""
 
     def __init__(self, app: ASGIApp, key: str) -> None:
         self.app = app
@@ -91,18 +92,22 @@ class KeyCheck:
             await self.app(scope, receive, send)
         elif self._query_key_is_right(scope) and scope["type"] == "http" and scope["path"] == "/":
             await self._let_in()(scope, receive, send)
-        elif self._is_allowed(scope):
+        elif self._header_key_is_right(scope) or self._query_key_is_right(scope):
             await self.app(scope, receive, send)
-        else:
+        elif not self._cookie_is_right(scope):
             await _refuse(scope, receive, send, _no_key(scope))
+        elif not _same_origin(scope):
+            await _refuse(scope, receive, send, _wrong_origin())
+        else:
+            await self.app(scope, receive, send)
 
-    def _is_allowed(self, scope: Scope) -> bool:
-        headers = Headers(scope=scope)
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and _same(token.strip().encode(), self.key):
-            return True
-        cookie = _read_cookie(headers.get("cookie", ""))
-        return self._query_key_is_right(scope) or _same(cookie.encode(), self.cookie.encode())
+    def _header_key_is_right(self, scope: Scope) -> bool:
+        scheme, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and _same(token.strip().encode(), self.key)
+
+    def _cookie_is_right(self, scope: Scope) -> bool:
+        cookie = _read_cookie(Headers(scope=scope).get("cookie", ""))
+        return _same(cookie.encode(), self.cookie.encode())
 
     def _query_key_is_right(self, scope: Scope) -> bool:
         values = parse_qs(scope["query_string"].decode("latin-1")).get("api_key", [])
@@ -124,10 +129,7 @@ class OriginCheck:
         if scope["type"] == "lifespan" or not _is_guarded(scope) or _same_origin(scope):
             await self.app(scope, receive, send)
         else:
-            refusal = error_response(
-                ApiError(403, "requests from another origin are refused", code="origin")
-            )
-            await _refuse(scope, receive, send, refusal)
+            await _refuse(scope, receive, send, _wrong_origin())
 
 
 class SecurityHeaders:
@@ -151,6 +153,11 @@ def _no_key(scope: Scope) -> Response:
     if scope["type"] == "http" and scope["path"] == "/":
         return HTMLResponse(_ASK_FOR_KEY, 401)
     return error_response(ApiError(401, "the API key is missing or wrong", code="invalid_api_key"))
+
+
+def _wrong_origin() -> Response:
+    refusal = ApiError(403, "requests from another origin are refused", code="origin")
+    return error_response(refusal)
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send, response: Response) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn._types import ASGISendEvent
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import HANDLED_SIGNALS
 
 from api.websocket import MAX_FRAME_BYTES
@@ -17,6 +19,15 @@ from engine.errors import ConfigError
 
 PING_INTERVAL_S = 20.0
 CUT_AFTER_S = 2
+
+
+class SocketProtocol(WebSocketsSansIOProtocol):
+    """uvicorn's, which takes a socket that was refused with an HTTP answer for one that got none, and logs an error."""
+
+    async def send(self, message: ASGISendEvent) -> None:
+        await super().send(message)
+        if self.initial_response is not None and self.close_sent:
+            self.handshake_complete = True
 
 
 class Server(uvicorn.Server):
@@ -32,7 +43,7 @@ class Server(uvicorn.Server):
         """`on_ready` is called once connections and signals are taken."""
         config = uvicorn.Config(
             app,
-            ws="websockets-sansio",
+            ws=SocketProtocol,
             ws_max_size=MAX_FRAME_BYTES,
             ws_ping_interval=PING_INTERVAL_S,
             ws_ping_timeout=PING_INTERVAL_S,

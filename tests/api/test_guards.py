@@ -140,6 +140,41 @@ async def test_another_sites_page_cannot_write(running: Running) -> None:
         assert (await http.get("/api/conversations", headers=evil)).status_code == 200
 
 
+async def test_the_cookie_opens_nothing_to_another_origin(start: Start) -> None:
+    running = await start(api_key=KEY)
+    evil = {"Origin": "http://127.0.0.1:1"}
+    own = {"Origin": running.url}
+    async with running.http() as http:
+        await http.get(f"/?api_key={KEY}")
+        cookie = {"Cookie": f"{COOKIE}={http.cookies[COOKIE]}"}
+    async with running.http() as http:
+        for method, path in GUARDED:
+            refused = await http.request(method, path, headers=evil | cookie)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (403, "origin"), path
+            passed = await http.request(method, path, headers=own | cookie)
+            assert passed.status_code not in (401, 403), path
+        bearer = evil | {"Authorization": f"Bearer {KEY}"}
+        assert (await http.post("/tokenize", headers=bearer)).status_code == 400
+        assert (await http.post("/tokenize", headers=evil)).status_code == 401
+
+
+async def test_a_refused_socket_gets_its_answer_and_logs_nothing(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = await start(api_key=KEY)
+    evil = {"Origin": "http://evil.example"}
+    with caplog.at_level(logging.WARNING):
+        for query, status in (("", 401), (f"?api_key={KEY}", 403)):
+            with pytest.raises(InvalidStatus) as refusal:
+                async with running.socket(query, additional_headers=evil):
+                    pass
+            response = refusal.value.response
+            assert response.status_code == status
+            assert b'{"error":' in (response.body or b"")
+        await running.stop()
+    assert caplog.records == []
+
+
 async def test_every_answer_carries_the_security_headers(start: Start) -> None:
     running = await start(api_key=KEY)
     async with running.http() as http:
