@@ -91,7 +91,7 @@ def _add_guards(app: FastAPI, settings: Settings) -> None:
     """Innermost first: an answer of any guard carries the security headers."""
     app.add_middleware(BodyLimit)
     app.add_middleware(OriginCheck)
-    if settings.api_key:
+    if settings.api_key is not None:
         app.add_middleware(KeyCheck, key=settings.api_key.get_secret_value())
     app.add_middleware(SecurityHeaders)
 

@@ -19,6 +19,7 @@ from engine.config import AttentionBackend, DType, EngineConfig, Quantization
 from engine.errors import ConfigError
 
 ENV_PREFIX = "PAGETURN_"
+_KEY_VARIABLE = ENV_PREFIX + "API_KEY"
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 _MULTIPLES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
@@ -43,7 +44,10 @@ def _choice(choices: Any, default: str, description: str) -> Any:
 
 
 class Settings(BaseSettings):
-    """Every option of the command line; field names are the option names with underscores."""
+    """Every option of the command line; field names are the option names with underscores.
+
+    An empty environment variable counts as not set, but for the key's: whoever sets that one wants a closed server.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True
@@ -119,9 +123,12 @@ class Settings(BaseSettings):
     def model_post_init(self, context: Any) -> None:
         """Check what only the values together show. Raises ConfigError."""
         self.engine_config(Path(), "")
-        key = self.api_key.get_secret_value() if self.api_key else "x"
-        if not re.fullmatch(r"[!-~]+", key):
-            raise ConfigError("--api-key", "(hidden)", _allowed("api_key"))
+        if self.api_key is not None:
+            key = self.api_key.get_secret_value()
+            if not re.fullmatch(r"[!-~]+", key):
+                raise ConfigError("--api-key", "(hidden)" if key else "", _allowed("api_key"))
+        elif any(k.upper() == _KEY_VARIABLE and not v for k, v in os.environ.items()):
+            raise ConfigError(_name_source("api_key", {}), "", f"{_allowed('api_key')}, or unset")
 
     def engine_config(self, model_path: Path, model_name: str) -> EngineConfig:
         """The engine's share of the options, for a model that has been found. Raises ConfigError."""

@@ -149,6 +149,18 @@ def test_a_bad_key_is_not_shown() -> None:
     assert "s3cret" not in repr(load_settings(["--api-key", "s3cret"]))
 
 
+def test_an_empty_key_is_no_open_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"^--api-key: '' is not allowed; visible ASCII"):
+        load_settings(["--api-key", ""])
+    for name in ("PAGETURN_API_KEY", "pageturn_api_key"):
+        with monkeypatch.context() as environment:
+            environment.setenv(name, "")
+            pattern = r"^--api-key \(from PAGETURN_API_KEY\): '' is not allowed; .*unset"
+            with pytest.raises(ConfigError, match=pattern):
+                load_settings([])
+            assert load_settings(["--api-key", "k"]).api_key is not None
+
+
 def test_unknown_variables_are_found() -> None:
     environment = {"PAGETURN_PROT": "1", "PAGETURN_PORT": "2", "OTHER": "3", "PAGETURN_A": ""}
     assert unknown_variables(environment) == ["PAGETURN_A", "PAGETURN_PROT"]
