@@ -3,7 +3,7 @@
 `{"error": {"message", "type", "param", "code"}}`; `param` is the path of the field, as `messages[0].content`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -35,10 +35,17 @@ class ApiError(Exception):
     """A refusal with its HTTP status."""
 
     def __init__(
-        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.code = status, message, param, code
+        self.headers = headers
 
 
 def error_object(
@@ -64,7 +71,7 @@ def as_api_error(error: Exception) -> ApiError:
             status = _CHAT_STATUS.get(type(error), 500)
             return ApiError(status, error.message, param=error.param, code=error.code)
         case HTTPException():
-            return ApiError(error.status_code, error.detail)
+            return ApiError(error.status_code, error.detail, headers=error.headers)
     return ApiError(500, "internal error; the server's log has the details", code="internal_error")
 
 
@@ -72,8 +79,7 @@ def error_response(error: Exception) -> JSONResponse:
     """The response for an exception; 503 carries Retry-After."""
     known = as_api_error(error)
     headers = {"Retry-After": str(RETRY_AFTER_S)} if known.status == 503 else {}
-    if isinstance(error, HTTPException) and error.headers:
-        headers |= error.headers
+    headers |= known.headers or {}
     document = error_object(known.status, known.message, known.param, known.code)
     return JSONResponse(document, known.status, headers)
 

@@ -8,7 +8,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.routing import Match
+from starlette.routing import Match, Route
+from starlette.types import Receive, Scope, Send
 
 from api.context import context_of
 from api.documents import stats_document
@@ -18,11 +19,15 @@ _PROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
 VERSION: str = tomllib.loads(_PROJECT.read_text())["project"]["version"]
 
 router = APIRouter()
-leftovers = APIRouter()
-METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
+# First parts of paths that never belong to the page. Under openapi.json Gradio would list its own routes.
+OWN_PARTS = (
+    *("api", "detokenize", "health", "metrics", "openapi.json"),
+    *("ping", "tokenize", "v1", "version", "ws"),
+)
 
 
-@router.get("/health")
+@router.api_route("/health", methods=["GET", "HEAD"])
 async def health(request: Request) -> JSONResponse:
     """200 when the engine takes requests, else 503 with how far it is."""
     context = context_of(request)
@@ -37,8 +42,7 @@ async def health(request: Request) -> JSONResponse:
     return JSONResponse(document, 200 if ready else 503, headers)
 
 
-@router.get("/ping")
-@router.post("/ping")
+@router.api_route("/ping", methods=["GET", "HEAD", "POST"])
 async def ping() -> Response:
     """The process answers, ready or not."""
     return Response("pong", media_type="text/plain")
@@ -72,12 +76,29 @@ async def requests(request: Request) -> dict[str, Any]:
     return {"requests": [asdict(item) for item in await context_of(request).engine.requests()]}
 
 
-@leftovers.api_route("/v1/{path:path}", methods=[*METHODS])
-@leftovers.api_route("/api/{path:path}", methods=[*METHODS])
-async def unknown_route(request: Request) -> None:
-    """What no other route of /v1 and /api takes: 405 for a wrong method, else 404. Include this router last."""
-    known = any(route.matches(request.scope)[0] is Match.PARTIAL for route in request.app.routes)
-    name = f"{request.method} {request.url.path}"
-    if known:
-        raise ApiError(405, f"{name}: this path has other methods", code="method_not_allowed")
-    raise ApiError(404, f"{name}: there is no such route", code="unknown_route")
+class UnknownRoute:
+    """What no other route under OWN_PARTS takes, whatever the method: 405 if others are taken there, else 404.
+
+    An ASGI application: a function would be one for GET alone. `leftovers` is to be included last.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        name = f"{scope['method']} {scope['path']}"
+        if methods := _methods_here(scope):
+            message = f"{name}: this path has other methods"
+            allow = {"Allow": ", ".join(methods)}
+            raise ApiError(405, message, code="method_not_allowed", headers=allow)
+        raise ApiError(404, f"{name}: there is no such route", code="unknown_route")
+
+
+def _methods_here(scope: Scope) -> list[str]:
+    routes = [r for r in scope["app"].routes if r.matches(scope)[0] is Match.PARTIAL]
+    return [
+        method
+        for method in METHODS
+        if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in routes)
+    ]
+
+
+_paths = [f"/{part}{rest}" for part in OWN_PARTS for rest in ("", "/{path:path}")]
+leftovers = APIRouter(routes=[Route(path, UnknownRoute()) for path in _paths])

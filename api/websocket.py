@@ -11,6 +11,7 @@ from fastapi import APIRouter
 from starlette.websockets import WebSocket
 
 from api.context import ApiContext, context_of
+from api.errors import ApiError
 from api.frames import (
     PROTOCOL_VERSION,
     AnyFrame,
@@ -51,6 +52,12 @@ async def chat_socket(websocket: WebSocket) -> None:
         await connection.run()
     finally:
         context.sockets.discard(connection)
+
+
+@router.get("/ws/chat")
+async def chat_without_socket() -> None:
+    """A plain request finds out what this path is."""
+    raise ApiError(426, "GET /ws/chat: this path is a WebSocket", headers={"Upgrade": "websocket"})
 
 
 class Connection:

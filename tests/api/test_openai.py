@@ -255,22 +255,6 @@ async def test_tokenize_and_detokenize_mirror_each_other(running: Running) -> No
         assert response.json() == {"prompt": "héllo"}
 
 
-UNKNOWN_ROUTES = [
-    ("GET", CHAT, 405),
-    ("GET", "/v1/nothing", 404),
-    ("DELETE", "/v1/models", 405),
-    ("POST", "/api/nothing", 404),
-]
-
-
-async def test_an_unknown_route_is_an_error_object(running: Running) -> None:
-    async with running.http() as http:
-        for method, path, status in UNKNOWN_ROUTES:
-            response = await http.request(method, path)
-            assert response.status_code == status
-            assert response.json()["error"]["message"].startswith(f"{method} {path}")
-
-
 async def test_loading_is_503_with_retry_after(start: Start) -> None:
     engine = FakeEngine()
     engine.status = EngineStatus("loading", "reading weights", 0.4)

@@ -1,5 +1,11 @@
 """What operators read."""
 
+from pathlib import Path
+
+import httpx2 as httpx
+
+from api.settings import Settings
+from app import create_app
 from engine.stats import EngineStatus
 from tests.api.conftest import Running, Start
 from tests.fake_engine import FakeEngine
@@ -25,6 +31,54 @@ async def test_health_follows_the_engine(start: Start) -> None:
         response = await http.get("/health")
         assert (response.status_code, response.json()["error"]) == (503, "out of memory")
         assert (await http.get("/ping")).text == "pong"
+
+
+async def test_probes_need_no_body(start: Start) -> None:
+    engine = FakeEngine()
+    running = await start(engine)
+    async with running.http() as http:
+        for path in ("/health", "/ping"):
+            response = await http.head(path)
+            assert (response.status_code, response.content) == (200, b"")
+        engine.status = EngineStatus("loading", "reading weights", 0.5)
+        assert (await http.head("/health")).status_code == 503
+
+
+UNKNOWN_ROUTES = [
+    ("GET", "/v1/chat/completions", "POST"),
+    ("DELETE", "/v1/models", "GET"),
+    ("HEAD", "/v1/models", "GET"),
+    ("OPTIONS", "/v1/models", "GET"),
+    ("PROPFIND", "/v1/models", "GET"),
+    ("DELETE", "/ping", "GET, HEAD, POST"),
+    ("PUT", "/metrics", "GET"),
+    ("GET", "/tokenize", "POST"),
+    ("POST", "/ws/chat", "GET"),
+    ("PUT", "/api/conversations/x", "DELETE, GET, PATCH"),
+    *(("GET", path, None) for path in ("/v1", "/v1/nothing", "/v1/", "/api", "/openapi.json")),
+    *(("GET", path, None) for path in ("/ping/", "/health/x", "/metrics/", "/version/1", "/ws")),
+    ("POST", "/api/nothing", None),
+    ("OPTIONS", "/api/nothing", None),
+]
+
+
+async def test_an_unknown_route_is_an_error_object(tmp_path: Path) -> None:
+    app = create_app(Settings(data_dir=tmp_path), engine=FakeEngine())
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        for method, path, allow in UNKNOWN_ROUTES:
+            response = await http.request(method, path)
+            assert response.status_code == (405 if allow else 404), (method, path)
+            assert response.headers.get("allow") == allow, (method, path)
+            if method != "HEAD":
+                assert response.json()["error"]["message"].startswith(f"{method} {path}:")
+
+
+async def test_a_socket_is_named_to_who_comes_without_one(running: Running) -> None:
+    async with running.http() as http:
+        response = await http.get("/ws/chat")
+    assert (response.status_code, response.headers["upgrade"]) == (426, "websocket")
+    assert "WebSocket" in response.json()["error"]["message"]
 
 
 async def test_stats_are_one_document_that_adds_up(running: Running) -> None:
