@@ -22,6 +22,7 @@ from chat.errors import (
 from engine.errors import EngineError, EngineNotReadyError, RequestError
 
 RETRY_AFTER_S = 2
+LONGEST_TEXT = 500
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
 _CHAT_STATUS: dict[type[ChatError], int] = {
     NotFoundError: 404,
@@ -48,12 +49,19 @@ class ApiError(Exception):
         self.headers = headers
 
 
+def shorten(text: str) -> str:
+    """`text`, or its two ends: what a client sent is not repeated to it, or to the log, at any length."""
+    half = LONGEST_TEXT // 2
+    return text if len(text) <= LONGEST_TEXT else f"{text[:half]}…{text[-half:]}"
+
+
 def error_object(
     status: int, message: str, param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:
     """The JSON document of an error."""
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    fields = {"message": shorten(message), "type": kind, "param": param and shorten(param)}
+    return {"error": fields | {"code": code}}
 
 
 def as_api_error(error: Exception) -> ApiError:

@@ -4,13 +4,14 @@ docs/protocol.md describes them; tests/api/test_frames.py keeps the two equal.
 """
 
 import json
+import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import pydantic_core
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from api.errors import validation_refusal
+from api.errors import shorten, validation_refusal
 from chat import events
 from chat.errors import ChatError
 from engine.errors import EngineError, EngineNotReadyError, RequestError
@@ -127,7 +128,7 @@ def parse_frame(text: str) -> AnyFrame | BadFrame:
     if not isinstance(raw, dict):
         return BadFrame(_invalid("a frame is a JSON object"), None)
     request_id = raw.get("request_id")
-    if isinstance(request_id, bool | list | dict):
+    if not _is_request_id(request_id):
         return BadFrame(RequestError("request_id: a string or a number", param="request_id"), None)
     if raw.get("type") not in list(CLIENT_TYPES):
         allowed = ", ".join(CLIENT_TYPES)
@@ -159,7 +160,14 @@ def error_fields(error: Exception) -> dict[str, Any]:
                 "internal error; the server's log has more",
                 None,
             )
-    return {"code": code, "message": message} | ({"param": param} if param else {})
+    fields = {"code": code, "message": shorten(message)}
+    return fields | ({"param": shorten(param)} if param else {})
+
+
+def _is_request_id(value: object) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or (isinstance(value, str | int) and not isinstance(value, bool))
 
 
 def _invalid(message: str, param: str | None = None) -> RequestError:

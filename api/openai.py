@@ -35,6 +35,9 @@ def _open_context(request: Request) -> ApiContext:
     return context
 
 
+MIN_TEXT_LIMIT = 2**18
+CHARACTERS_PER_TOKEN = 8
+
 Context = Annotated[ApiContext, Depends(_open_context)]
 router = APIRouter()
 _started = int(time.time())
@@ -56,7 +59,7 @@ async def complete_chat(context: Context, request: Request) -> GenerationRespons
     """Answer a conversation."""
     body = await _read(context, request, ChatBody)
     params = body.sampling()
-    token_ids = await context.engine.render_chat(read_messages(body.messages))
+    token_ids = await context.engine.render_chat(_read_chat(context, body.messages))
     return _respond(context, body, params, [Prompt(token_ids, "messages")], ChatShape())
 
 
@@ -81,10 +84,10 @@ async def tokenize(context: Context, request: Request) -> dict[str, Any]:
         raise RequestError("prompt: give either prompt or messages", param="prompt")
     if body.messages is not None:
         tokens = await context.engine.render_chat(
-            read_messages(body.messages), add_generation_prompt=body.add_generation_prompt
+            _read_chat(context, body.messages), add_generation_prompt=body.add_generation_prompt
         )
     else:
-        tokens = await context.engine.encode(body.prompt or "")
+        tokens = await _encode(context, body.prompt or "", "prompt")
     max_model_len = context.engine.info.max_model_len
     return {"count": len(tokens), "max_model_len": max_model_len, "tokens": tokens}
 
@@ -114,8 +117,27 @@ async def _read_prompt(
     context: ApiContext, raw: str | list[int], param: str, body: CompletionBody
 ) -> Prompt:
     if isinstance(raw, str):
-        return Prompt(await context.engine.encode(raw), param, raw if body.echo else "")
+        return Prompt(await _encode(context, raw, param), param, raw if body.echo else "")
     return Prompt(raw, param, await context.engine.decode(raw) if body.echo else "")
+
+
+async def _encode(context: ApiContext, text: str, param: str) -> list[int]:
+    _check_length(context, len(text), param)
+    return await context.engine.encode(text)
+
+
+def _read_chat(context: ApiContext, raw: list[dict[str, Any]]) -> list[dict[str, str]]:
+    messages = read_messages(raw)
+    _check_length(context, sum(len(message["content"]) for message in messages), "messages")
+    return messages
+
+
+def _check_length(context: ApiContext, num_characters: int, param: str) -> None:
+    """Tokenising takes threads that all requests share, so a text has its limit. Raises RequestError."""
+    limit = max(MIN_TEXT_LIMIT, CHARACTERS_PER_TOKEN * context.engine.info.max_model_len)
+    if num_characters > limit:
+        message = f"{param} has {num_characters} characters; at most {limit} are read"
+        raise RequestError(message, param=param)
 
 
 def _respond(

@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from api.errors import shorten
 from engine.errors import RequestError
 from engine.sampling_params import SAMPLING_FIELDS, SamplingParams
 
@@ -79,7 +80,8 @@ class GenerationBody(_Body):
                 raise RequestError(f"{name} is not supported", param=name)
         unknown = given.keys() - SAMPLING_FIELDS - IGNORED_FIELDS - UNSUPPORTED_FIELDS.keys()
         if unknown := unknown - type(self).model_fields.keys():
-            logger.warning("ignored unknown fields of a request: %s", ", ".join(sorted(unknown)))
+            names = shorten(", ".join(sorted(unknown)))
+            logger.warning("ignored unknown fields of a request: %s", names)
         return SamplingParams.from_mapping({k: v for k, v in given.items() if k in SAMPLING_FIELDS})
 
     def _given(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from fastapi import APIRouter
 from starlette.websockets import WebSocket
 
 from api.context import ApiContext, context_of
-from api.errors import ApiError
+from api.errors import ApiError, shorten
 from api.frames import (
     PROTOCOL_VERSION,
     AnyFrame,
@@ -124,9 +124,9 @@ class Connection:
         try:
             await self._carry_out(frame)
         except Exception as error:
-            named = (
-                {"generation_id": frame.generation_id} if isinstance(frame, Stop | Attach) else {}
-            )
+            named = {}
+            if isinstance(frame, Stop | Attach):
+                named = {"generation_id": shorten(frame.generation_id)}
             await self._outbox.put_error(error, frame.request_id, **named)
 
     async def _carry_out(self, frame: AnyFrame) -> None:

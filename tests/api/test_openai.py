@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -240,6 +241,55 @@ async def test_developer_is_system_and_text_parts_are_lines(running: Running) ->
         response = await http.post("/tokenize", json={"messages": messages})
     text = bytes(response.json()["tokens"]).decode()
     assert text == "<system>d\n<user>a\nb\n<assistant>\n<user>c\n"
+
+
+async def test_an_error_and_the_log_do_not_repeat_what_is_long(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    long = "x" * 900_000
+    async with running.http() as http:
+        for body in (
+            {"messages": HELLO, "model": long},
+            {"messages": HELLO, "logit_bias": {long: 1}},
+            {"messages": [{"role": "user", "content": [{"type": long}]}]},
+        ):
+            response = await http.post(CHAT, json=body)
+            assert response.status_code in (400, 404)
+            assert len(response.text) < 1500
+        assert (await http.post(CHAT, json={"messages": HELLO, long: 1})).status_code == 200
+    assert all(len(record.getMessage()) < 1000 for record in caplog.records)
+
+
+@pytest.mark.parametrize("max_model_len", [2048, 2**16])
+async def test_a_text_has_its_limit(
+    running: Running, monkeypatch: pytest.MonkeyPatch, max_model_len: int
+) -> None:
+    info = replace(running.engine.info, max_model_len=max_model_len)
+    monkeypatch.setattr(FakeEngine, "info", info)
+    limit = max(2**18, 8 * max_model_len)
+    encoded: list[str] = []
+
+    async def encode(text: str) -> list[int]:
+        encoded.append(text)
+        return [1]
+
+    monkeypatch.setattr(running.engine, "encode", encode)
+    long = "x" * (limit + 1)
+    halves = [{"role": "user", "content": "x" * (limit // 2)}, {"role": "user", "content": long}]
+    refused = [
+        ("/tokenize", {"prompt": long}, "prompt"),
+        ("/tokenize", {"messages": halves}, "messages"),
+        (CHAT, {"messages": halves}, "messages"),
+        (COMPLETIONS, {"prompt": ["a", long]}, "prompt[1]"),
+    ]
+    async with running.http() as http:
+        for path, body, param in refused:
+            response = await http.post(path, json=body)
+            error = response.json()["error"]
+            assert (response.status_code, error["param"]) == (400, param)
+            assert str(limit) in error["message"]
+        assert (await http.post("/tokenize", json={"prompt": long[1:]})).status_code == 200
+    assert [len(text) for text in encoded] == [1, limit]
 
 
 async def test_tokenize_and_detokenize_mirror_each_other(running: Running) -> None:

@@ -150,6 +150,8 @@ BAD_FRAMES = [
     ({"request_id": "a"}, "invalid_frame", "type", "a"),
     ({"type": "ping", "request_id": [1]}, "invalid_value", "request_id", None),
     ({"type": "ping", "request_id": True}, "invalid_value", "request_id", None),
+    ('{"type": "ping", "request_id": 1e999}', "invalid_value", "request_id", None),
+    ('{"type": "ping", "request_id": -1e999}', "invalid_value", "request_id", None),
     ({"type": "ping", "extra": 1, "request_id": 2}, "unknown_field", "extra", 2),
     ({"type": "send"}, "invalid_value", "content", None),
     ({"type": "send", "content": 5}, "invalid_value", "content", None),
@@ -207,6 +209,32 @@ async def test_a_bad_frame_is_an_error_that_names_the_field(
         assert await client.receive() == {"type": "pong", "request_id": 1.5}
         await client.send("subscribe", topic="conversations")
         assert (await client.expect("conversations"))["items"] == []
+
+
+LONG = "x" * 900_000
+LONG_FRAMES = [
+    {"type": "send", "content": "a", "conversation_id": LONG},
+    {"type": "send", "content": "a", "sampling": {LONG: 1}},
+    {"type": "select", "message_id": LONG},
+    {"type": "stop", "generation_id": LONG},
+    {"type": "attach", "generation_id": LONG},
+    {"type": "subscribe", "topic": "conversation", "id": LONG},
+    {"type": "subscribe", "topic": LONG},
+    {"type": "ping", LONG: 1},
+    {"type": LONG},
+]
+
+
+async def test_an_error_does_not_repeat_what_is_long(
+    running: Running, subtests: pytest.Subtests
+) -> None:
+    async with running.ready_socket() as client:
+        for frame in LONG_FRAMES:
+            with subtests.test(frame=str(frame)[:80]):
+                await client.socket.send(json.dumps(frame))
+                error = await client.expect("error")
+                assert len(json.dumps(error)) < 3000
+                assert error["message"]
 
 
 async def test_a_busy_conversation_refuses_and_changes_nothing(start: Start) -> None:
