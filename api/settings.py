@@ -15,7 +15,7 @@ import platformdirs
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from engine.config import AttentionBackend, DType, EngineConfig, Quantization
+from engine.config import AttentionBackend, DType, EngineConfig, Quantization, SchedulingPolicy
 from engine.errors import ConfigError
 
 ENV_PREFIX = "PAGETURN_"
@@ -87,6 +87,9 @@ class Settings(BaseSettings):
     )
     max_num_seqs: int = _option(64, "sequences that run at once", _WHOLE)
     max_num_batched_tokens: int = _option(512, "token budget of one engine step", _WHOLE)
+    scheduling_policy: SchedulingPolicy = _choice(
+        SchedulingPolicy, "fcfs", "who goes first: by arrival, or by the requests' priority"
+    )
     dtype: DType = _choice(DType, "auto", "arithmetic of the model; float32 is the exact one")
     kv_cache_dtype: DType = _choice(DType, "auto", "number format of the KV cache")
     quantization: Quantization = _choice(

@@ -20,6 +20,12 @@ def check_request(
         )
     if not prompt_token_ids:
         raise RequestError("the prompt is empty; at least one token is needed", param="prompt")
+    if params.priority and config.scheduling_policy != "priority":
+        raise RequestError(
+            f"priority is {params.priority}; only 0 is allowed under --scheduling-policy "
+            f"{config.scheduling_policy}",
+            param="priority",
+        )
     num_needed = len(prompt_token_ids) + 1
     _check_room(num_needed, config.max_model_len, "the model's context has")
     _check_room(num_needed, config.num_blocks * config.block_size, "the KV block pool has")
@@ -38,9 +44,9 @@ def max_output_tokens(
 
 
 def share_budget(wants: Sequence[int], budget: int) -> list[int]:
-    """Grant tokens to those who want `wants` of them, oldest first in the list.
+    """Grant tokens to those who want `wants` of them, in order of rank in the list.
 
-    Half of the budget goes to the smallest wants, the rest by age. What one does not need goes to the next.
+    Half of the budget goes to the smallest wants, the rest by rank. What one does not need goes to the next.
     """
     grants = [0] * len(wants)
     by_size = sorted(range(len(wants)), key=wants.__getitem__)

@@ -9,6 +9,7 @@ from engine.errors import ConfigError
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 AttentionBackend = Literal["auto", "triton", "cpu", "reference"]
 Quantization = Literal["auto", "none"]
+SchedulingPolicy = Literal["fcfs", "priority"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,7 @@ class EngineConfig:
     quantization: Quantization = "auto"
     attention_backend: AttentionBackend = "auto"
     enable_prefix_caching: bool = True
+    scheduling_policy: SchedulingPolicy = "fcfs"
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -46,6 +48,7 @@ class EngineConfig:
         _check_choice("--kv-cache-dtype", self.kv_cache_dtype, get_args(DType))
         _check_choice("--quantization", self.quantization, get_args(Quantization))
         _check_choice("--attention-backend", self.attention_backend, get_args(AttentionBackend))
+        _check_choice("--scheduling-policy", self.scheduling_policy, get_args(SchedulingPolicy))
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(
                 "--max-num-batched-tokens",
@@ -68,6 +71,7 @@ class SchedulerConfig:
     max_num_seqs: int
     max_num_batched_tokens: int
     enable_prefix_caching: bool
+    scheduling_policy: SchedulingPolicy
     model_identity: str
     eos_token_ids: frozenset[int]
     bytes_per_token: int

@@ -65,6 +65,35 @@ class KVCacheManager:
         """How many of these blocks a sequence refers to: sharing them takes nothing from what is available."""
         return sum(self.pool.blocks[block_id].ref_count > 0 for block_id in block_ids)
 
+    def num_missing_blocks(self, seq: Sequence) -> int:
+        """Blocks `seq` lacks for its context, one more token, and a tail for every candidate to fork from it."""
+        num_blocks = seq.num_tokens // self._block_size + 1 + len(seq.followers)
+        return max(0, min(num_blocks, len(self.pool.blocks)) - len(seq.block_table))
+
+    def num_fresh_blocks(self, sequences: Iterable[Sequence]) -> int:
+        """How many blocks it takes to compute one more token of each: new ones, and copies of shared tails."""
+        num_new, tails = 0, Counter[int]()
+        for seq in sequences:
+            if seq.num_computed_tokens == len(seq.block_table) * self._block_size:
+                num_new += 1
+            elif self._is_tail_shared(seq):
+                tails[seq.block_table[-1]] += 1
+        owners = {block_id: self._num_owners(self.pool.blocks[block_id]) for block_id in tails}
+        return num_new + sum(min(count, owners[i] - 1) for i, count in tails.items())
+
+    def num_lost_tokens(self, seq: Sequence) -> int:
+        """How many tokens of `seq` would have to be computed again if its blocks were freed and soon evicted.
+
+        Not lost is the run of cached blocks at its beginning that others refer to as well.
+        """
+        num_kept = 0
+        for block_id in seq.block_table:
+            block = self.pool.blocks[block_id]
+            if block.key is None or self._num_owners(block) < 2:
+                break
+            num_kept += self._block_size
+        return seq.num_computed_tokens - num_kept
+
     def attach(self, seq: Sequence, block_ids: list[int]) -> None:
         """Begin the empty block table of `seq` with blocks that `lookup` found."""
         assert not seq.block_table, f"sequence {seq.seq_id} holds blocks already"

@@ -31,6 +31,7 @@ def make_scheduler_config(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         enable_prefix_caching=config.enable_prefix_caching,
+        scheduling_policy=config.scheduling_policy,
         model_identity=opened.identity,
         eos_token_ids=opened.eos_token_ids,
         bytes_per_token=size.bytes_per_block // config.block_size,

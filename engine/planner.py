@@ -2,17 +2,14 @@
 
 The rules, in order, each step:
 
-1. Running sequences with one token to compute come first, oldest request first. One that finds no block preempts the
-   youngest running sequence, itself in the end. Preempted sequences go to the front of the queue, hold nothing, and
-   are recomputed later.
-2. Running sequences with more to compute, and waiting ones whose whole context fits, share what is left of the token
-   budget (`share_budget`): half goes to those with the least to compute, the rest by age. So a short prompt never
-   waits for all of a long one, and the oldest never starves.
-3. A context fits when its blocks (room for one more token, and one tail more per further candidate, included) are
-   available beyond what running sequences still need for theirs. Waiting is first come, first served: behind one that
-   does not fit, nobody is admitted.
-4. A running sequence whose chunk finds no block sits the step out; if nothing at all could run, the youngest is
-   preempted.
+1. Running sequences with one token to compute come first, in order of rank. If the pool is short of what they need
+   together, victims are preempted until it is not: always of the lowest priority that runs, the one that would have to
+   compute the fewest tokens again, the youngest of equals. The first in rank is spared while another runs, so it
+   always comes to its end. Victims hold nothing and are recomputed later.
+2. Running sequences with more to compute, and waiting ones that fit (`Intake`), share what is left of the token budget
+   (`share_budget`): half goes to those with the least to compute, the rest by rank. So a short prompt never waits for
+   all of a long one, and the first never starves.
+3. A running sequence whose chunk finds no block sits the step out; if nothing at all could run, a victim is preempted.
 """
 
 import logging
@@ -21,14 +18,12 @@ from dataclasses import dataclass, field
 
 from engine.admission import share_budget
 from engine.config import SchedulerConfig
+from engine.intake import Intake
 from engine.kv_cache_manager import KVCacheManager
 from engine.outputs import BlockCopy, SampleRequest, ScheduledSequence, SchedulerOutput
 from engine.reports import Tally
-from engine.roster import Roster
+from engine.roster import Roster, rank
 from engine.sequence import Sequence, SequenceStatus
-
-MAX_LOOKAHEAD = 8
-"""How many waiting sequences are considered although those before them want the whole budget of the step."""
 
 logger = logging.getLogger(__name__)
 
@@ -60,86 +55,61 @@ class Planner:
         self, config: SchedulerConfig, kv: KVCacheManager, roster: Roster, tally: Tally
     ) -> None:
         self._config, self._kv, self._roster, self._tally = config, kv, roster, tally
-        self._num_fitting = 0
-        self._is_short = False
+        self.intake = Intake(config, kv, roster)
 
     def plan(self) -> SchedulerOutput:
-        """The next step; it is empty only if nothing runs and the head of the queue does not fit."""
+        """The next step; it is empty only if nothing runs and nobody in the queue may start."""
         step = _Step(self._config.max_num_batched_tokens)
         self._schedule_decodes(step)
         self._schedule_prefills(step)
         while not step.scheduled and self._roster.running:
-            self.preempt_youngest()
+            self.preempt(self._choose_victim())
             self._schedule_prefills(step)
         num_tokens = self._config.max_num_batched_tokens - step.budget
         return SchedulerOutput(tuple(step.scheduled), tuple(step.block_copies), num_tokens)
 
-    def preempt_youngest(self) -> Sequence:
-        """Take everything from the youngest running sequence and put it at the front of the queue."""
-        seq = self._roster.preempt_youngest()
+    def preempt(self, seq: Sequence) -> None:
+        """Take everything from a running sequence and put it back into the queue."""
+        self._roster.preempt(seq)
         self._kv.free(seq)
         self._tally.preemptions += 1
         logger.debug("preempted sequence %s", seq.seq_id)
-        return seq
 
-    def num_missing_blocks(self, seq: Sequence) -> int:
-        """Blocks `seq` lacks for its context, one more token, and a tail for every candidate to fork from it."""
-        num_blocks = seq.num_tokens // self._config.block_size + 1 + len(seq.followers)
-        return max(0, min(num_blocks, self._config.num_blocks) - len(seq.block_table))
-
-    @property
-    def num_waiting_capacity(self) -> int:
-        """How many wait for blocks or sequence slots, or behind one that does; the others wait for the budget."""
-        return max(0, len(self._roster.waiting) - self._num_fitting) if self._is_short else 0
+    def _choose_victim(self) -> Sequence:
+        """Of the lowest priority that runs, who loses least, the youngest of equals; the first only if it is alone."""
+        first, *others = self._roster.running
+        if not others:
+            return first
+        lowest = others[-1].request.params.priority
+        victims = [seq for seq in reversed(others) if seq.request.params.priority == lowest]
+        return min(victims, key=self._kv.num_lost_tokens)
 
     def _schedule_decodes(self, step: _Step) -> None:
-        for seq in self._roster.running.copy():
-            if step.budget == 0:
-                break
-            if seq.status is SequenceStatus.RUNNING and seq.num_uncomputed_tokens == 1:
-                block_copies = self._allocate_or_preempt(seq)
-                if block_copies is not None:
-                    step.add(seq, 1, block_copies)
+        for seq in self._make_room(step.budget):
+            block_copies = self._kv.allocate_slots(seq, 1)
+            assert block_copies is not None, f"no block for sequence {seq.seq_id}"
+            step.add(seq, 1, block_copies)
 
-    def _allocate_or_preempt(self, seq: Sequence) -> list[BlockCopy] | None:
-        while (block_copies := self._kv.allocate_slots(seq, 1)) is None:
-            if self.preempt_youngest() is seq:
-                return None
-        return block_copies
+    def _make_room(self, budget: int) -> list[Sequence]:
+        """The sequences with one token to compute, as many as the budget takes, once the pool has what they need."""
+        while True:
+            decodes = [seq for seq in self._roster.running if seq.num_uncomputed_tokens == 1]
+            del decodes[budget:]
+            num_available = self._kv.pool.num_available
+            if len(decodes) <= num_available or self._kv.num_fresh_blocks(decodes) <= num_available:
+                return decodes
+            self.preempt(self._choose_victim())
 
     def _schedule_prefills(self, step: _Step) -> None:
         prefills = [seq for seq in self._roster.running if seq.num_uncomputed_tokens > 1]
-        wants = [seq.num_uncomputed_tokens for seq in prefills]
-        for seq, num_tokens in self._find_admissible(step.budget, prefills, sum(wants)):
-            prefills.append(seq)
-            wants.append(num_tokens)
-        for seq, grant in zip(prefills, share_budget(wants, step.budget), strict=True):
+        wants = self.intake.find(step.budget, prefills) | {
+            seq: seq.num_uncomputed_tokens for seq in prefills
+        }
+        prefills = sorted(wants, key=rank)
+        grants = share_budget([wants[seq] for seq in prefills], step.budget)
+        for seq, grant in zip(prefills, grants, strict=True):
             if grant:
                 self._schedule_chunk(seq, grant, step)
-
-    def _find_admissible(
-        self, budget: int, prefills: list[Sequence], num_wanted: int
-    ) -> list[tuple[Sequence, int]]:
-        """The waiting sequences that fit all together, each with how many tokens it has to compute."""
-        self._is_short, found = False, []
-        if not self._roster.waiting:
-            return found
-        num_slots = self._config.max_num_seqs - self._roster.num_slots
-        num_blocks = self._kv.pool.num_available - sum(map(self.num_missing_blocks, prefills))
-        for seq in self._roster.waiting:
-            if num_wanted >= budget and len(found) >= MAX_LOOKAHEAD:
-                break
-            hits = self._kv.lookup(seq)
-            num_slots -= 1 + len(seq.followers)
-            num_blocks -= self.num_missing_blocks(seq) - self._kv.num_live(hits)
-            if num_slots < 0 or num_blocks < 0:
-                self._is_short = True
-                break
-            num_tokens = seq.num_tokens - len(hits) * self._config.block_size
-            found.append((seq, num_tokens))
-            num_wanted += num_tokens
-        self._num_fitting = len(found)
-        return found
 
     def _schedule_chunk(self, seq: Sequence, grant: int, step: _Step) -> None:
         if seq.status is not SequenceStatus.RUNNING:
@@ -151,10 +121,9 @@ class Planner:
 
     def _admit(self, seq: Sequence) -> None:
         is_first_pass = seq.status is SequenceStatus.WAITING
+        self.intake.note_start(seq)
         self._roster.admit(seq)
-        self._num_fitting -= 1
-        hits = self._kv.lookup(seq)
-        self._kv.attach(seq, hits)
+        self._kv.attach(seq, self._kv.lookup(seq))
         if is_first_pass:
             seq.request.first_scheduled_time = time.monotonic()
             seq.num_cached_tokens = seq.num_computed_tokens

@@ -1,22 +1,24 @@
-"""Who lives in the engine, and where: the queue of those that wait, and those that run, oldest first.
+"""Who lives in the engine, and where: the queue of those that wait, and those that run, both in order of rank.
+
+Rank is priority (lower first), then age: the order of arrival, and of candidates within a request. In the queue those
+that were preempted stand before those of their priority that never ran.
 
 Every live sequence stands in exactly one place: in `waiting`, in `running`, or among the followers of a leader that
 stands in one of them. It knows nothing of memory and decides nothing.
 """
 
 from bisect import insort
-from collections import deque
 
 from engine.sequence import Request, Sequence, SequenceStatus
 
 
 class Roster:
-    """`waiting` is served from the front; `running` is kept in order of age, so the youngest is its last."""
+    """`waiting` is served from the front; the first of `running` has the best claim to go on."""
 
     def __init__(self) -> None:
         self.requests: dict[int, Request] = {}
         self.sequences: dict[int, Sequence] = {}
-        self.waiting: deque[Sequence] = deque()
+        self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self._heirs: dict[int, Sequence] = {}
 
@@ -31,19 +33,22 @@ class Roster:
         leader.status, leader.followers = SequenceStatus.WAITING, followers
         self.requests[request.request_id] = request
         self.sequences.update((seq.seq_id, seq) for seq in request.sequences)
-        self.waiting.append(leader)
+        insort(self.waiting, leader, key=_turn)
 
     def admit(self, seq: Sequence) -> None:
         """From waiting to running."""
         self.waiting.remove(seq)
         self._run(seq)
 
-    def preempt_youngest(self) -> Sequence:
-        """From the back of running to the front of waiting."""
-        seq = self.running.pop()
+    def preempt(self, seq: Sequence) -> None:
+        """From running back to waiting."""
+        self.running.remove(seq)
         seq.status = SequenceStatus.PREEMPTED
-        self.waiting.appendleft(seq)
-        return seq
+        insort(self.waiting, seq, key=_turn)
+
+    def is_before(self, seq: Sequence, other: Sequence) -> bool:
+        """Whether `seq` stands before `other` in the queue."""
+        return _turn(seq) < _turn(other)
 
     def release_followers(self, leader: Sequence) -> list[Sequence]:
         """Let the followers of a running leader run beside it; returns them."""
@@ -73,10 +78,11 @@ class Roster:
 
     def check_integrity(self) -> None:
         """Assert that everyone stands in exactly one place, and in the right one."""
-        assert self.running == sorted(self.running, key=_age), "running is out of order"
+        assert self.running == sorted(self.running, key=rank), "running is out of order"
+        assert self.waiting == sorted(self.waiting, key=_turn), "the queue is out of order"
         placed = [*self.running, *self.waiting]
         placed += [follower for seq in placed for follower in seq.followers]
-        assert sorted(placed, key=_age) == sorted(self.sequences.values(), key=_age), (
+        assert sorted(placed, key=rank) == sorted(self.sequences.values(), key=rank), (
             "a live sequence stands nowhere or twice, or a dead one stands somewhere"
         )
         for seq in placed:
@@ -88,7 +94,7 @@ class Roster:
 
     def _run(self, seq: Sequence) -> None:
         seq.status = SequenceStatus.RUNNING
-        insort(self.running, seq, key=_age)
+        insort(self.running, seq, key=rank)
 
     def _vacate(self, seq: Sequence) -> Sequence | None:
         if seq.status is SequenceStatus.FOLLOWING:
@@ -106,5 +112,11 @@ class Roster:
         return heir
 
 
-def _age(seq: Sequence) -> tuple[int, int]:
-    return seq.request.request_id, seq.index
+def rank(seq: Sequence) -> tuple[int, int, int]:
+    """Who goes first: lower is better, and no two are equal."""
+    return seq.request.params.priority, seq.request.request_id, seq.index
+
+
+def _turn(seq: Sequence) -> tuple[int, bool, int, int]:
+    priority, request_id, index = rank(seq)
+    return priority, seq.status is not SequenceStatus.PREEMPTED, request_id, index

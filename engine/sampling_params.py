@@ -20,6 +20,7 @@ DEFAULT_MAX_TOKENS = 1024
 MAX_STOP_STRINGS, MAX_STOP_LENGTH = 16, 4096
 MAX_LISTED_TOKENS = 1024
 GREEDY_TEMPERATURE = 1e-3
+MIN_PRIORITY, MAX_PRIORITY = -100, 100
 MIN_SEED, MAX_SEED = -(2**63), 2**64 - 1
 
 UNSUPPORTED_FIELDS: Mapping[str, tuple[object, ...]] = {
@@ -37,7 +38,6 @@ UNSUPPORTED_FIELDS: Mapping[str, tuple[object, ...]] = {
     "include_stop_str_in_output": (False,),
     "length_penalty": (1,),
     "logits_processors": ([],),
-    "priority": (0,),
     "prompt_logprobs": (False,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
@@ -53,7 +53,8 @@ class SamplingParams:
 
     `max_tokens` None means what is left of the context, DEFAULT_MAX_TOKENS at most. `top_k` 0 and -1 are off. A
     temperature below GREEDY_TEMPERATURE is greedy; `top_p` 0 keeps the most likely token only. `logprobs` None is off;
-    k returns the sampled token and the k best (0 to 20). A seed counts modulo 2^64.
+    k returns the sampled token and the k best (0 to 20). A seed counts modulo 2^64. A request of lower `priority` is
+    served first; other than 0 only where the engine's scheduling policy is "priority".
     """
 
     n: int = 1
@@ -73,6 +74,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     logprobs: int | None = None
     cache_salt: str | None = None
+    priority: int = 0
 
     @property
     def is_greedy(self) -> bool:
@@ -140,6 +142,7 @@ class _Reader:
             logit_bias=self._logit_bias(),
             logprobs=self._logprobs(),
             cache_salt=self._cache_salt(),
+            priority=self._optional_integer("priority", MIN_PRIORITY, MAX_PRIORITY) or 0,
         )
 
     def _refuse_unsupported(self) -> None:

@@ -5,7 +5,6 @@ ignored in the update.
 """
 
 import itertools
-import logging
 import time
 from collections.abc import Iterable
 
@@ -27,8 +26,7 @@ from engine.reports import Tally, counterfactual_bytes, describe_blocks, describ
 from engine.roster import Roster
 from engine.sequence import Request, Sequence, SequenceStatus
 from engine.stats import BlockInfo, EngineStats, RequestInfo
-
-logger = logging.getLogger(__name__)
+from engine.watchdog import Watchdog
 
 
 class Scheduler:
@@ -40,11 +38,11 @@ class Scheduler:
         self._roster = Roster()
         self._tally = Tally()
         self._planner = Planner(config, self.kv, self._roster, self._tally)
+        self._watchdog = Watchdog(config, self.kv, self._roster)
         self._seq_ids = itertools.count()
         self._plan: SchedulerOutput | None = None
         self._ended: list[StepOutput] = []
         self._num_steps = 0
-        self._is_alarmed = False
 
     # --- requests come and go --------------------------------------------------------------------
 
@@ -98,10 +96,10 @@ class Scheduler:
         """Decide the next step. `update` (or `fail_step`) must follow, also when the plan is empty."""
         assert self._plan is None, "the last plan was neither updated nor failed"
         self._plan = self._planner.plan()
-        if self._plan.scheduled:
-            self._is_alarmed = False
-        elif self._roster.waiting:
-            self._drop_head()
+        culprit = self._watchdog.find_culprit(self._plan)
+        if culprit is not None:
+            seq, error = culprit
+            self._ended += self._end_all([seq, *seq.followers], FinishReason.ERROR, error)
         return self._plan
 
     def update(self, plan: SchedulerOutput, output: ModelRunnerOutput) -> list[StepOutput]:
@@ -117,19 +115,8 @@ class Scheduler:
         self._plan = None
         self._roster.forget_heirs()
         self._num_steps += bool(plan.scheduled)
+        self._watchdog.note_outputs(outputs)
         return outputs
-
-    def _drop_head(self) -> None:
-        """Nothing runs and the head does not fit: blocks are lost, and waiting would last for ever."""
-        head, counts = self._roster.waiting[0], self.kv.pool.counts
-        error = (
-            f"no step is possible: {self._planner.num_missing_blocks(head)} blocks are needed, "
-            f"{self.kv.pool.num_available} of {counts.total} are available, and nothing runs"
-        )
-        if not self._is_alarmed:
-            logger.error("request %s: %s", head.request.request_id, error)
-        self._is_alarmed = True
-        self._ended += self._end_all([head, *head.followers], FinishReason.ERROR, error)
 
     # --- what a step did to a sequence -----------------------------------------------------------
 
@@ -195,6 +182,7 @@ class Scheduler:
         release_ms = (time.perf_counter() - started) * 1e3
         kv = KVUsage(num_blocks - num_shared, num_shared, num_released, release_ms)
         seq.finish_reason = reason
+        self._watchdog.note_end()
         timings = seq.timings(time.monotonic())
         return SequenceEnd(reason, seq.usage(), timings, kv, stop_token_id, error)
 
@@ -214,7 +202,7 @@ class Scheduler:
     def stats(self) -> EngineStats:
         """The published picture. O(running sequences), whatever the size of the pool."""
         pool, counts = self.kv.pool, self.kv.pool.counts
-        num_waiting, num_short = len(self._roster.waiting), self._planner.num_waiting_capacity
+        num_waiting, num_short = len(self._roster.waiting), self._planner.intake.num_short
         return EngineStats(
             time=time.time(),
             num_steps=self._num_steps,
@@ -231,10 +219,11 @@ class Scheduler:
 
     def requests(self) -> tuple[RequestInfo, ...]:
         """The live requests in order of arrival."""
-        now, reasons = time.monotonic(), {}
-        num_fitting = len(self._roster.waiting) - self._planner.num_waiting_capacity
-        for position, seq in enumerate(self._roster.waiting):
-            reasons[seq.request.request_id] = "budget" if position < num_fitting else "capacity"
+        now = time.monotonic()
+        reasons = {
+            seq.request.request_id: "capacity" if self._planner.intake.is_short(seq) else "budget"
+            for seq in self._roster.waiting
+        }
         return tuple(
             describe_request(request, self.kv.pool, now, reasons.get(request.request_id))
             for request in self._roster.requests.values()

@@ -26,7 +26,8 @@ class SequenceStatus(StrEnum):
 class Request:
     """One call. `request_id` is the engine's own: unique, ascending with arrival. Times are `time.monotonic()`.
 
-    The scheduler makes the `sequences` when it accepts the request.
+    The scheduler makes the `sequences` when it accepts the request, and counts in `num_overtakes` how many that stood
+    behind it have started before it.
     """
 
     request_id: int
@@ -35,6 +36,7 @@ class Request:
     arrival_time: float
     sequences: list["Sequence"] = field(default_factory=list)
     first_scheduled_time: float | None = None
+    num_overtakes: int = 0
 
 
 @dataclass(slots=True, eq=False)

@@ -45,6 +45,7 @@ def make_config(**changes: Any) -> SchedulerConfig:
         "max_num_seqs": 8,
         "max_num_batched_tokens": 64,
         "enable_prefix_caching": True,
+        "scheduling_policy": "priority",
         "model_identity": "fake",
         "eos_token_ids": frozenset({EOS_TOKEN_ID}),
         "bytes_per_token": 10,
@@ -137,6 +138,10 @@ class Harness:
         outputs = self.scheduler.abort(request.request_id, index)
         self.take(outputs)
         return [output.index for output in outputs]
+
+    def preempt(self, position: int = -1) -> None:
+        """Push out a running sequence, by its position in order of rank."""
+        self.scheduler._planner.preempt(self.scheduler._roster.running[position])
 
     def take(self, outputs: Sequence[StepOutput]) -> None:
         """Collect outputs; nothing may follow a sequence's end."""

@@ -19,6 +19,7 @@ DESIGNED = [
     "max-model-len",
     "max-num-seqs",
     "max-num-batched-tokens",
+    "scheduling-policy",
     "dtype",
     "kv-cache-dtype",
     "quantization",

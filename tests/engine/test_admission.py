@@ -29,6 +29,17 @@ def test_what_can_never_run_is_refused_with_both_numbers(
     assert all(number in caught.value.message for number in numbers)
 
 
+def test_a_priority_is_refused_under_first_come_first_served() -> None:
+    fcfs, by_priority = make_config(scheduling_policy="fcfs"), make_config()
+    for priority in (-1, 1):
+        params = SamplingParams(priority=priority)
+        with pytest.raises(RequestError, match=r"only 0 is allowed .* fcfs") as caught:
+            check_request(fcfs, [1], params)
+        assert caught.value.param == "priority"
+        check_request(by_priority, [1], params)
+    check_request(fcfs, [1], SamplingParams())
+
+
 @pytest.mark.parametrize(
     ("num_prompt", "changes"), [(39, {}), (19, {"max_model_len": 20}), (1, {"max_model_len": 2})]
 )

@@ -363,3 +363,51 @@ def test_check_integrity_notices_a_block_that_is_cached_too_early(kv: KVCacheMan
     kv.pool.cache(1, block_key(seq.block_keys[0], [4, 5, 6, 7]))
     with pytest.raises(AssertionError, match="before it was computed"):
         kv.check_integrity([seq])
+
+
+# --- what a step and a preemption cost -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(("num_forks", "num_outside"), [(1, 0), (1, 1), (3, 0), (3, 2), (0, 0)])
+@pytest.mark.parametrize("length", [3, 4, 5])
+def test_fresh_blocks_foretold_are_those_taken(
+    length: int, num_forks: int, num_outside: int
+) -> None:
+    kv = KVCacheManager(make_config(num_blocks=30))
+    parent = computed(kv, list(range(length)))
+    family = fork(kv, parent, 1 + num_forks + num_outside)
+    others = [computed(kv, list(range(50, 54))), computed(kv, list(range(60, 63)))]
+    decoding = family[: 1 + num_forks] + others
+    foretold, before = kv.num_fresh_blocks(decoding), kv.pool.num_available
+    for seq in decoding:
+        assert kv.allocate_slots(seq, 1) is not None
+    assert before - kv.pool.num_available == foretold
+
+
+def test_lost_is_what_nobody_else_holds(kv: KVCacheManager) -> None:
+    alone = computed(kv, list(range(10)))
+    assert kv.num_lost_tokens(alone) == 10
+    _, child = fork(kv, alone, 2)
+    assert [kv.num_lost_tokens(seq) for seq in (alone, child)] == [2, 2]
+    kv.free(child)
+    assert kv.num_lost_tokens(alone) == 10
+
+
+def test_all_is_lost_without_a_prefix_cache() -> None:
+    kv = KVCacheManager(make_config(enable_prefix_caching=False))
+    alone = computed(kv, list(range(10)))
+    fork(kv, alone, 2)
+    assert kv.num_lost_tokens(alone) == 10
+
+
+@pytest.mark.parametrize(
+    ("length", "num_followers", "missing"), [(3, 0, 1), (4, 0, 2), (4, 2, 4), (39, 5, 10)]
+)
+def test_missing_blocks_count_one_more_token_and_a_tail_per_follower(
+    kv: KVCacheManager, length: int, num_followers: int, missing: int
+) -> None:
+    seq = make_sequence(list(range(length)))
+    seq.followers = [make_sequence([1]) for _ in range(num_followers)]
+    assert kv.num_missing_blocks(seq) == missing
+    kv.allocate_slots(seq, 3)
+    assert kv.num_missing_blocks(seq) == missing - 1

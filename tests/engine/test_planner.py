@@ -2,8 +2,8 @@
 
 import pytest
 
+from engine.intake import MAX_LOOKAHEAD
 from engine.outputs import FinishReason, SchedulerOutput
-from engine.planner import MAX_LOOKAHEAD
 from tests.fakes import Harness
 
 
@@ -103,19 +103,9 @@ def test_candidates_take_a_slot_each_before_they_are_born() -> None:
     engine.add(prompt(4), n=3)
     engine.add(prompt(4, 50), n=2)
     engine.add(prompt(4, 90))
-    assert shape(engine.step()) == [(0, 0, 4, 3)]
+    assert shape(engine.step()) == [(0, 0, 4, 3), (5, 0, 4, 1)]
     stats = engine.scheduler.stats()
-    assert (stats.num_running, stats.num_waiting, stats.waiting_capacity) == (3, 2, 2)
-    engine.run()
-
-
-def test_context_that_does_not_fit_waits_and_those_behind_it_wait_too() -> None:
-    engine = Harness()
-    engine.add(prompt(24))
-    engine.add(prompt(16, 50))
-    engine.add(prompt(2, 90))
-    assert shape(engine.step()) == [(0, 0, 24, 1)]
-    assert [r.waiting_reason for r in engine.scheduler.requests()] == [None] + ["capacity"] * 2
+    assert (stats.num_running, stats.num_waiting, stats.waiting_capacity) == (4, 1, 1)
     engine.run()
 
 
@@ -215,6 +205,63 @@ def test_prefix_counters_count_tokens_of_first_passes() -> None:
 # --- preemption ----------------------------------------------------------------------------------
 
 
+def test_victim_that_loses_least_is_preempted_although_another_is_younger() -> None:
+    engine = Harness(num_blocks=7)
+    engine.add(prompt(7), max_tokens=9)
+    engine.add(prompt(3, 50), max_tokens=9)
+    engine.add(prompt(11, 100), max_tokens=9)
+    engine.steps(2)
+    assert engine.free_block_ids == [6]
+    assert [seq_id for seq_id, *_ in shape(engine.step())] == [0, 2]
+    assert [r.state for r in engine.scheduler.requests()] == ["running", "preempted", "running"]
+    engine.run()
+
+
+def test_youngest_of_those_that_lose_the_same_is_preempted() -> None:
+    engine = Harness(num_blocks=6)
+    for i in range(3):
+        engine.add(prompt(7, 50 * i), max_tokens=9)
+    engine.steps(3)
+    assert [r.state for r in engine.scheduler.requests()] == ["running", "running", "preempted"]
+    engine.run()
+
+
+def test_lowest_priority_is_preempted_first_however_much_it_loses() -> None:
+    engine = Harness(num_blocks=7)
+    engine.add(prompt(11), max_tokens=9, priority=1)
+    engine.add(prompt(7, 50), max_tokens=9)
+    engine.add(prompt(3, 100), max_tokens=9)
+    engine.steps(3)
+    assert [r.state for r in engine.scheduler.requests()] == ["preempted", "running", "running"]
+    engine.run()
+
+
+def test_candidate_whose_siblings_keep_the_prompt_loses_only_its_tail() -> None:
+    engine = Harness(num_blocks=9)
+    engine.add(prompt(3), max_tokens=20)
+    engine.add(prompt(6, 50), max_tokens=20)
+    engine.add(prompt(12, 100), n=2, seed=1, max_tokens=20)
+    engine.steps(4)
+    states = [seq.status for request in engine.requests for seq in request.sequences]
+    assert states == ["running", "running", "running", "preempted"]
+    engine.run()
+
+
+def test_first_in_rank_is_never_preempted_while_another_runs() -> None:
+    engine = Harness(num_blocks=8)
+    engine.add(prompt(2), max_tokens=20)
+    for i in range(6):
+        engine.add(prompt(11, 50 * i), max_tokens=5)
+    ends: list[int] = []
+    while (0, 0) not in engine.ends:
+        plan = engine.step()
+        ends.append(len(engine.texts[0, 0]))
+        assert plan.scheduled[0].seq_id == 0
+    assert ends == list(range(1, 21))
+    assert engine.scheduler.stats().counters.preemptions > 0
+    engine.run()
+
+
 def test_youngest_running_sequence_is_preempted_and_returns_when_its_context_fits() -> None:
     engine = Harness(num_blocks=4)
     engine.add(prompt(7), max_tokens=7)
@@ -237,6 +284,7 @@ def test_preempted_sequence_stands_at_the_front_of_the_queue() -> None:
         engine.add(prompt(7, 50 * i), max_tokens=7)
     engine.steps(3)
     assert [seq.seq_id for seq in engine.scheduler._roster.waiting] == [1, 2]
+    assert [r.state for r in engine.scheduler.requests()] == ["running", "preempted", "waiting"]
     engine.run()
 
 
@@ -258,7 +306,7 @@ def test_preemption_frees_in_reverse_and_reuses_what_is_left_in_the_cache() -> N
 @pytest.mark.parametrize("length", [3, 4, 5, 7, 8, 9])
 @pytest.mark.parametrize("caching", [True, False])
 def test_preemption_is_invisible(length: int, caching: bool) -> None:
-    engine = Harness(num_blocks=6, enable_prefix_caching=caching, max_num_batched_tokens=8)
+    engine = Harness(num_blocks=7, enable_prefix_caching=caching, max_num_batched_tokens=8)
     for i in range(4):
         engine.add(prompt(length, 50 * i), max_tokens=12, seed=i, logprobs=1)
     engine.run()
@@ -273,7 +321,7 @@ def test_preempted_prompt_starts_over_and_candidates_are_born_later() -> None:
     engine.step()
     engine.add(prompt(9, 50), n=2, max_tokens=3)
     engine.step()
-    engine.scheduler._planner.preempt_youngest()
+    engine.preempt()
     assert [len(r.sequences[0].followers) for r in engine.requests] == [0, 1]
     engine.run()
     assert [len(engine.texts[1, i]) for i in (0, 1)] == [3, 3]
@@ -340,10 +388,10 @@ def test_more_candidates_than_the_pool_can_hold_at_once_all_finish() -> None:
 
 
 def test_preempted_candidate_keeps_its_siblings_and_shares_their_prompt_again() -> None:
-    engine = Harness(num_blocks=5)
+    engine = Harness(num_blocks=6)
     engine.add(prompt(8), n=2, seed=1, max_tokens=9)
     engine.steps(4)
-    engine.scheduler._planner.preempt_youngest()
+    engine.preempt()
     assert engine.scheduler.requests()[0].state == "running"
     plan = engine.step()
     assert [e.block_table[:2] for e in plan.scheduled] == [[0, 1], [0, 1]]

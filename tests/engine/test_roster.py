@@ -9,8 +9,9 @@ from engine.sampling_params import SamplingParams
 from engine.sequence import Request, Sequence, SequenceStatus
 
 
-def enter(roster: Roster, request_id: int, n: int = 1) -> list[Sequence]:
-    request = Request(request_id, [1, 2, 3], SamplingParams(n=n), 0.0)
+def enter(roster: Roster, request_id: int, n: int = 1, priority: int = 0) -> list[Sequence]:
+    params = SamplingParams(n=n, priority=priority)
+    request = Request(request_id, [1, 2, 3], params, 0.0)
     request.sequences = [
         Sequence(10 * request_id + index, request, index, 8, frozenset()) for index in range(n)
     ]
@@ -24,10 +25,35 @@ def test_running_is_kept_by_age_whatever_the_order_of_admission() -> None:
     for seq in (third, first, second):
         roster.admit(seq)
     assert roster.running == [first, second, third]
-    assert roster.preempt_youngest() is third
-    assert roster.preempt_youngest() is second
-    assert list(roster.waiting) == [second, third]
+    roster.preempt(third)
+    roster.preempt(second)
+    assert roster.waiting == [second, third]
     assert second.status is SequenceStatus.PREEMPTED
+    roster.check_integrity()
+
+
+def test_rank_is_priority_then_age() -> None:
+    roster = Roster()
+    for request_id, priority in enumerate((1, 0, -1, 0)):
+        enter(roster, request_id, priority=priority)
+    first, second, third, last = roster.waiting
+    assert [seq.request.request_id for seq in roster.waiting] == [2, 1, 3, 0]
+    for seq in (last, third, second, first):
+        roster.admit(seq)
+    assert roster.running == [first, second, third, last]
+    roster.check_integrity()
+
+
+def test_preempted_stand_before_those_of_their_priority_that_never_ran() -> None:
+    roster = Roster()
+    for request_id, priority in enumerate((0, 0, 0, 1)):
+        enter(roster, request_id, priority=priority)
+    third, last = roster.waiting[2:]
+    for seq in (third, last):
+        roster.admit(seq)
+        roster.preempt(seq)
+    assert [seq.request.request_id for seq in roster.waiting] == [2, 0, 1, 3]
+    assert roster.is_before(third, roster.waiting[1])
     roster.check_integrity()
 
 
@@ -88,6 +114,11 @@ def _disorder(roster: Roster) -> None:
     roster.running.reverse()
 
 
+def _jump_the_queue(roster: Roster) -> None:
+    enter(roster, 7)
+    roster.waiting.reverse()
+
+
 def _wait_holding_blocks(roster: Roster) -> None:
     roster.waiting[0].block_table.append(0)
 
@@ -105,7 +136,8 @@ def _keep_a_dead_request(roster: Roster) -> None:
     [
         (_place_twice, "nowhere or twice"),
         (_lose, "nowhere or twice"),
-        (_disorder, "out of order"),
+        (_disorder, "running is out of order"),
+        (_jump_the_queue, "queue is out of order"),
         (_wait_holding_blocks, "holding blocks"),
         (_mislabel, "misplaced"),
         (_keep_a_dead_request, "outlived"),

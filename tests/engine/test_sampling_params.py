@@ -48,6 +48,7 @@ def test_every_key_arrives() -> None:
             "logprobs": True,
             "top_logprobs": 4,
             "cache_salt": "mine",
+            "priority": -7,
         }
     )
     assert params == SamplingParams(
@@ -68,6 +69,7 @@ def test_every_key_arrives() -> None:
         logit_bias={17: -100.0, 0: 1.5},
         logprobs=4,
         cache_salt="mine",
+        priority=-7,
     )
 
 

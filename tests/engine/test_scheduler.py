@@ -128,14 +128,14 @@ def decoding() -> tuple[Harness, Request]:
 
 def preempted() -> tuple[Harness, Request]:
     engine, request = decoding()
-    engine.scheduler._planner.preempt_youngest()
-    engine.scheduler._planner.preempt_youngest()
+    engine.preempt()
+    engine.preempt()
     return engine, request
 
 
 def preempted_while_prefilling() -> tuple[Harness, Request]:
     engine, request = prefilling()
-    engine.scheduler._planner.preempt_youngest()
+    engine.preempt()
     return engine, request
 
 
@@ -264,18 +264,18 @@ def test_no_step_possible_is_logged_once_and_ends_the_head(
     engine = Harness()
     engine.add(prompt(30), n=2)
     engine.add(prompt(30, 50))
-    engine.add(prompt(6, 100))
+    engine.add(prompt(6, 100), max_tokens=4)
     for _ in range(7):
         engine.scheduler.kv.pool.allocate()
     with caplog.at_level(logging.ERROR):
-        for _ in range(5):
+        for _ in range(7):
             plan = engine.scheduler.schedule()
             output = engine.runner.execute(plan) if plan.scheduled else ModelRunnerOutput({})
             engine.take(engine.scheduler.update(plan, output))
     assert len(caplog.records) == 1
     assert "8 blocks are needed, 3 of 10 are available" in (engine.ends[1, 0].error or "")
     assert [engine.ends[key].reason for key in [(0, 0), (0, 1), (1, 0)]] == ["error"] * 3
-    assert len(engine.texts[2, 0]) == 3
+    assert len(engine.texts[2, 0]) == 4
 
 
 def test_failed_step_ends_what_was_in_it_and_nothing_else() -> None:

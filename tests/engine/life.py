@@ -2,14 +2,27 @@
 
 After every action `check_integrity()` holds; the fake runner reads every context back from its memory in every step;
 in the end every accepted candidate has ended once, with the text that it yields alone, and no block is live.
+
+The tests run some hundred examples for each block size, always the same ones. For others, as many as you like:
+`python -m tests.engine.life --examples 10000 --seed 1`
 """
 
+import argparse
+import random
+import time
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from engine.errors import RequestError
 from engine.outputs import FinishReason, SequenceEnd, StepOutput
@@ -18,11 +31,28 @@ from engine.scheduler import Scheduler
 from engine.sequence import Request
 from tests.fakes import EOS_TOKEN_ID, FakeModelRunner, expected_tokens, make_config
 
+BLOCK_SIZES = (1, 2, 16)
 FAMILIES = tuple([family * 50 + i % 40 + 3 for i in range(90)] for family in range(3))
+
+
+def _any_params(draw: random.Random) -> SamplingParams:
+    return SamplingParams(
+        n=draw.randint(1, 4),
+        seed=draw.choice([None, 2**64 - 2]),
+        max_tokens=draw.choice([0, 1, 3, 9, 40]),
+        min_tokens=draw.choice([0, 0, 5]),
+        ignore_eos=draw.random() < 0.5,
+        stop_token_ids=draw.choice([(), (), tuple(range(0, 250, 25))]),
+        cache_salt=draw.choice([None, None, "", "a"]),
+        priority=draw.choice([0, 0, 0, -1, 1]),
+    )
+
+
+ALL_PARAMS = tuple(_any_params(random.Random(i)) for i in range(500))
+"""Drawn once: hypothesis spends most of its time on draws, so it draws one index instead of eight values."""
 
 configs = st.fixed_dictionaries(
     {
-        "block_size": st.sampled_from([1, 2, 16]),
         "num_blocks": st.integers(1, 40),
         "max_num_seqs": st.integers(1, 6),
         "max_num_batched_tokens": st.sampled_from([6, 7, 16, 64]),
@@ -30,31 +60,27 @@ configs = st.fixed_dictionaries(
         "enable_prefix_caching": st.booleans(),
     }
 )
-all_params = st.builds(
-    SamplingParams,
-    n=st.integers(1, 4),
-    seed=st.none() | st.just(2**64 - 2),
-    max_tokens=st.sampled_from([0, 1, 3, 9, 40]),
-    min_tokens=st.sampled_from([0, 0, 5]),
-    ignore_eos=st.booleans(),
-    stop_token_ids=st.sampled_from([(), (), tuple(range(0, 250, 25))]),
-    cache_salt=st.sampled_from([None, None, "", "a"]),
-)
 
 
 class EngineLife(RuleBasedStateMachine):
     """Everything that may happen to a scheduler, in any order."""
 
+    block_size = 1
+
     @initialize(changes=configs)
     def start(self, changes: dict[str, Any]) -> None:
-        self.config = make_config(**changes)
+        self.config = make_config(block_size=self.block_size, **changes)
         self.scheduler = Scheduler(self.config)
         self.runner = FakeModelRunner(self.config)
         self.accepted: dict[int, Request] = {}
         self.texts: dict[tuple[int, int], list[int]] = {}
         self.ends: dict[tuple[int, int], SequenceEnd] = {}
 
-    @rule(family=st.sampled_from(FAMILIES), length=st.integers(1, 45), params=all_params)
+    @rule(
+        family=st.sampled_from(FAMILIES),
+        length=st.integers(1, 45),
+        params=st.sampled_from(ALL_PARAMS),
+    )
     def add(self, family: list[int], length: int, params: SamplingParams) -> None:
         request = Request(len(self.accepted), family[:length], params, 0.0)
         capacity = min(self.config.max_model_len, self.config.num_blocks * self.config.block_size)
@@ -92,9 +118,10 @@ class EngineLife(RuleBasedStateMachine):
         self._take(self.scheduler.finish(seq_id, FinishReason.STOP))
 
     @precondition(lambda self: self.scheduler._roster.running)
-    @rule()
-    def preempt(self) -> None:
-        self.scheduler._planner.preempt_youngest()
+    @rule(data=st.data())
+    def preempt(self, data: st.DataObject) -> None:
+        seq = data.draw(st.sampled_from(self.scheduler._roster.running))
+        self.scheduler._planner.preempt(seq)
 
     @invariant()
     def is_sound(self) -> None:
@@ -146,9 +173,47 @@ class EngineLife(RuleBasedStateMachine):
         is_eos = text[-1:] == [EOS_TOKEN_ID] and not request.params.ignore_eos
         if end.reason is FinishReason.LENGTH or is_eos:
             assert text == expected
+        assert end.error in (None, "broken"), end.error
 
 
-TestEngineLife = EngineLife.TestCase
-TestEngineLife.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, derandomize=True, database=None
-)
+def life_in_blocks_of(block_size: int, max_examples: int) -> Any:
+    """A test case: that many lives, the same ones every time."""
+
+    class Life(EngineLife):
+        pass
+
+    Life.block_size = block_size
+    Life.__qualname__ = f"LifeInBlocksOf{block_size}"
+    Life.TestCase.settings = settings(
+        max_examples=max_examples,
+        stateful_step_count=40,
+        deadline=None,
+        derandomize=True,
+        database=None,
+    )
+    return Life.TestCase
+
+
+def main() -> None:
+    """Lives that no test has seen: other ones for every seed."""
+    parser = argparse.ArgumentParser(description="Random lives of the scheduler.")
+    parser.add_argument("--examples", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    batch = settings(
+        max_examples=100,
+        stateful_step_count=40,
+        deadline=None,
+        database=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    )
+    started = time.monotonic()
+    for done in range(0, options.examples, 100):
+        EngineLife.block_size = BLOCK_SIZES[done // 100 % 3]
+        run_state_machine_as_test(seed(options.seed * 10**6 + done)(EngineLife), settings=batch)
+        print(f"{done + 100} examples, {time.monotonic() - started:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
