@@ -1,12 +1,11 @@
 """What the benchmarks of the scheduling half share: a scheduler's limits, a model that costs nothing, a report."""
 
 import json
-import os
 import platform
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import describe
 from engine.config import SchedulerConfig
 from engine.outputs import ModelRunnerOutput, SampledToken, SchedulerOutput, StepOutput
 from engine.sampling_params import SamplingParams
@@ -58,13 +57,6 @@ def print_report(benchmark: str, results: Any, reached: Iterable[tuple[str, bool
         "results": results,
         "reached": dict(reached),
         "python": platform.python_version(),
-        "machine": f"{_processor()}, {os.cpu_count()} CPUs",
+        "machine": describe(),
     }
     print(json.dumps(report))
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

@@ -94,6 +94,8 @@ def test_everything_reaches_the_engine() -> None:
         "--attention-backend",
         "reference",
         "--no-prefix-caching",
+        "--scheduling-policy",
+        "priority",
     ]
     config = load_settings(arguments).engine_config(Path("model.gguf"), "name")
     assert (config.model_path, config.model_name) == (Path("model.gguf"), "name")
@@ -102,6 +104,7 @@ def test_everything_reaches_the_engine() -> None:
     assert (config.dtype, config.kv_cache_dtype) == ("float32", "bfloat16")
     assert (config.quantization, config.attention_backend) == ("none", "reference")
     assert config.enable_prefix_caching is False
+    assert config.scheduling_policy == "priority"
 
 
 @pytest.mark.parametrize(
@@ -118,6 +121,7 @@ def test_everything_reaches_the_engine() -> None:
             "'cuda'",
             "auto, triton, cpu, reference",
         ),
+        ("--scheduling-policy lifo", "--scheduling-policy", "'lifo'", "fcfs, priority"),
         ("--kv-cache-memory lots", "--kv-cache-memory", "'lots'", "GiB"),
         ("--orphan-timeout nan", "--orphan-timeout", "'nan'", "0 to 86400"),
         ("--shutdown-timeout 11", "--shutdown-timeout", "'11'", "0 to 10"),
