@@ -1,5 +1,7 @@
 """Reading JSON bodies: every fault is a 400 that names the field."""
 
+import math
+import re
 from typing import TypeVar
 
 import pydantic_core
@@ -10,12 +12,18 @@ from api.errors import validation_refusal
 from engine.errors import RequestError
 
 Body = TypeVar("Body", bound=BaseModel)
+# Every spelling of a number over 1e308, and little else: most bodies need no second look.
+_MAY_OVERFLOW = re.compile(rb"[0-9][eE]\+?[0-9]{2}|[0-9]{300}")
 
 
 async def read_json(request: Request) -> object:
-    """The body as JSON values. NaN, infinities and lone surrogates are no JSON. Raises RequestError."""
+    """The body as JSON values. NaN, infinities (as 1e999) and lone surrogates are no JSON. Raises RequestError."""
+    body = await request.body()
     try:
-        return pydantic_core.from_json(await request.body(), allow_inf_nan=False)
+        value = pydantic_core.from_json(body, allow_inf_nan=False)
+        if _MAY_OVERFLOW.search(body) and _has_infinity(value):
+            raise ValueError("a number is too large")
+        return value
     except ValueError as error:
         raise RequestError(
             f"the body is not JSON: {error}", param=None, code="invalid_json"
@@ -31,3 +39,11 @@ async def read_body(request: Request, model: type[Body]) -> Body:
         return model.model_validate(raw)
     except ValidationError as error:
         raise validation_refusal(error) from None
+
+
+def _has_infinity(value: object) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_infinity, value.values()))
+    if isinstance(value, list):
+        return any(map(_has_infinity, value))
+    return isinstance(value, float) and math.isinf(value)

@@ -1,5 +1,7 @@
 """/api/conversations over HTTP."""
 
+import re
+
 import httpx2 as httpx
 import pytest
 
@@ -98,6 +100,16 @@ async def test_export_and_import_keep_the_conversation(running: Running) -> None
         for body in ("{", "[]", "{}", '{"messages": 5}'):
             response = await http.post("/api/conversations/import", content=body)
             assert response.status_code == 400, body
+
+
+async def test_a_number_that_no_export_could_show_is_not_imported(running: Running) -> None:
+    conversation = await make(running)
+    async with running.http() as http:
+        exported = await http.get(f"/api/conversations/{conversation}/export")
+        infinite, found = re.subn(r'("queue_ms":\s*)[\d.]+', r"\g<1>1e999", exported.text)
+        assert found
+        response = await http.post("/api/conversations/import", content=infinite)
+    assert error_of(response)[:2] == (400, "invalid_json")
 
 
 async def test_history_can_be_read_while_the_model_loads(start: Start) -> None:

@@ -130,6 +130,8 @@ BAD_BODIES = [
     (CHAT, b"\xff", None),
     (CHAT, '{"messages": [{"role": "user", "content": "\\ud800"}]}', None),
     (CHAT, '{"messages": [], "temperature": NaN}', None),
+    (CHAT, '{"messages": [], "x": [{"y": -1e999}]}', None),
+    (CHAT, '{"messages": [], "x": 1%s.0e9}' % ("0" * 300), None),
     (CHAT, "[" * 100_000, None),
     (CHAT, {}, "messages"),
     (CHAT, {"messages": []}, "messages"),
