@@ -152,7 +152,7 @@ class KVCacheManager:
         """
         num_released = self.pool.free(seq.block_table)
         seq.block_table = []
-        seq.num_computed_tokens = 0
+        seq.num_computed_tokens = seq.num_forked_blocks = 0
         return num_released
 
     def count_shared(self, seq: Sequence) -> int:

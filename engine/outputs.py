@@ -126,7 +126,11 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class KVUsage:
-    """Blocks a candidate held when it ended (private, shared), and how many its end released, how fast."""
+    """Blocks a candidate held when it ended, and how many its end released, how fast.
+
+    Shared are those that another sequence holds as well, and the prompt's blocks that candidates forked with, also for the
+    candidate that ends last.
+    """
 
     blocks_private: int
     blocks_shared: int

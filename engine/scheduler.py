@@ -139,8 +139,12 @@ class Scheduler:
         followers = self._roster.release_followers(leader)
         for seq in followers:
             self.kv.fork(leader, seq)
+        candidates = [leader, *followers]
+        if followers:
+            for seq in candidates:
+                seq.num_forked_blocks = leader.num_computed_tokens // self.config.block_size
         self._tally.forks += len(followers)
-        return [leader, *followers]
+        return candidates
 
     def _accept(self, seq: Sequence, output: ModelRunnerOutput, now: float) -> StepOutput:
         sampled = reason = stop_token_id = None
@@ -176,7 +180,8 @@ class Scheduler:
         heir = self._roster.leave(seq)
         if heir is not None:
             self.kv.fork(seq, heir)
-        num_blocks, num_shared = len(seq.block_table), self.kv.count_shared(seq)
+        num_blocks = len(seq.block_table)
+        num_shared = max(self.kv.count_shared(seq), seq.num_forked_blocks)
         started = time.perf_counter()
         num_released = self.kv.free(seq)
         release_ms = (time.perf_counter() - started) * 1e3

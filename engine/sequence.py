@@ -45,7 +45,8 @@ class Sequence:
 
     `block_table` maps block i of the sequence to a block id and only ever grows while the sequence runs, except that
     copy-on-write replaces a shared tail. `block_keys` are the prefix keys of its full blocks, as far as known.
-    `num_cached_tokens` is what the first pass found in the prefix cache.
+    `num_cached_tokens` is what the first pass found in the prefix cache. `num_forked_blocks` are the full blocks that
+    candidates had in common when they forked, for as long as this one keeps its table.
     """
 
     seq_id: int
@@ -57,6 +58,7 @@ class Sequence:
     output_token_ids: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
+    num_forked_blocks: int = 0
     block_table: list[int] = field(default_factory=list)
     block_keys: list[bytes] = field(default_factory=list)
     status: SequenceStatus = SequenceStatus.FOLLOWING

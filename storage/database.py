@@ -117,6 +117,9 @@ class Database:
         task.add_done_callback(self._tasks.discard)
         try:
             return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_hear_out)
+            raise
         except SQLAlchemyError as error:
             message = f"the database {self._url!r} failed: {_one_line(error)}"
             raise StorageError(message) from error
@@ -151,6 +154,13 @@ def _check_file(path: Path) -> None:
     """Open the file once before aiosqlite does: its thread does not outlive a failed connect in order."""
     path.parent.mkdir(parents=True, exist_ok=True)
     sqlite3.connect(path).close()
+
+
+def _hear_out(task: asyncio.Task[Any]) -> None:
+    """Take the result of a transaction that nobody waits for any more; a failure of the database is logged."""
+    error = None if task.cancelled() else task.exception()
+    if isinstance(error, SQLAlchemyError):
+        logger.warning("the database failed: %s", _one_line(error))
 
 
 def _one_line(error: SQLAlchemyError) -> str:

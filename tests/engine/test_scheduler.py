@@ -344,8 +344,18 @@ def test_end_tells_what_was_held_and_released() -> None:
 
     engine.abort(request, 1)
     engine.abort(request, 0)
-    assert (kv(engine.ends[0, 1]), kv(engine.ends[0, 0])) == ((1, 2, 1), (3, 0, 3))
+    assert (kv(engine.ends[0, 1]), kv(engine.ends[0, 0])) == ((1, 2, 1), (1, 2, 3))
     assert engine.ends[0, 0].kv.release_ms > 0
+
+
+def test_candidate_that_was_preempted_ends_with_what_it_shares_then() -> None:
+    engine = Harness()
+    request = engine.add(prompt(9), n=2)
+    engine.steps(2)
+    engine.abort(request, 1)
+    engine.preempt()
+    engine.abort(request, 0)
+    assert engine.ends[0, 0].kv.blocks_shared == 0
 
 
 def test_timings_run_from_arrival(monkeypatch: pytest.MonkeyPatch) -> None:

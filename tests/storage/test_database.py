@@ -1,6 +1,7 @@
 """Connections and transactions: pragmas, IMMEDIATE, cancellation, the log's size, a clean end."""
 
 import asyncio
+import gc
 import sqlite3
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from storage.database import WAL_LIMIT_BYTES, Database, sqlite_url
-from storage.errors import StorageError
+from storage.errors import MissingRowError, StorageError
 from storage.storage import Storage
 from tests.storage.turns import new_turn
 
@@ -98,6 +99,31 @@ async def test_cancelling_a_caller_mid_write_leaves_no_connection_checked_out(
 
         assert await storage.database.write(settle) == 1
     assert storage.database._engine.pool.status().endswith("Current Checked out connections: 0")
+
+
+async def test_a_failure_that_nobody_waits_for_any_more_is_no_stray_exception(
+    storage: Storage,
+) -> None:
+    reached, complaints = asyncio.Event(), []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda loop, context: complaints.append(context)
+    )
+
+    async def work(session: AsyncSession) -> None:
+        reached.set()
+        await session.execute(text("select 1"))
+        raise MissingRowError("there is no such row")
+
+    caller = asyncio.create_task(storage.database.read(work))
+    await reached.wait()
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    while storage.database._tasks:
+        await asyncio.sleep(0)
+    del caller
+    gc.collect()
+    assert complaints == []
 
 
 async def test_a_failed_transaction_changes_nothing(storage: Storage) -> None:
