@@ -13,6 +13,7 @@ SCRIPTS = (
     "messages.js",
     "candidates.js",
     "composer.js",
+    "banner.js",
     "conversations.js",
     "transcript.js",
     "chat.js",

@@ -8,7 +8,7 @@
   // `pending`: a message on its way, {text, n, conversation_id, after, error}.
   const state = { open: null, view: null, generation: null, pending: null };
   let transcript = null;
-  let root, banner;
+  let root;
   let watchingRequests = false;
 
   const isBusy = () => state.generation !== null;
@@ -245,7 +245,7 @@
   }
 
   function showIfDead({ code }) {
-    if (code === "engine_dead") showBanner("The engine has stopped. You can read your conversations; the server must be started again to answer.");
+    if (code === "engine_dead") P.banner.show("The engine has stopped. You can read your conversations; the server must be started again to answer.");
   }
 
   // While candidates stream, the engine's own numbers are shown beside them: ours, when no other request is live.
@@ -260,21 +260,10 @@
     if (watchingRequests && frame.items.length === 1) transcript?.candidates?.setLive(frame.items[0]);
   }
 
-  // --- banner, keys, mounting ---------------------------------------------------------------------
+  // --- keys, mounting -----------------------------------------------------------------------------
 
-  function showBanner(text, fraction) {
-    if (!banner) return;
-    banner.hidden = !text;
-    P.setText(banner.querySelector("span"), text);
-    const bar = banner.querySelector("progress");
-    bar.hidden = fraction === undefined;
-    bar.value = fraction ?? 0;
-  }
-
-  function onState({ phase, stage, fraction }) {
-    if (phase === "lost") showBanner("The connection to the server was lost. Reconnecting…");
-    else if (phase === "loading") showBanner(`The model is loading${stage ? `: ${stage}` : ""}. You can read your conversations meanwhile.`, fraction);
-    else showBanner("");
+  function onState(state) {
+    P.banner.showState(state);
     P.composer.refresh();
   }
 
@@ -288,7 +277,7 @@
 
   function mount(element) {
     root = element.querySelector(".pt-chat");
-    banner = root.querySelector(".pt-banner");
+    P.banner.mount(root.querySelector(".pt-banner"));
     transcript = new P.Transcript(root, state, { select, pick, stop, edit, regenerate, retry, takeBack });
     P.composer.mount(root.querySelector(".pt-composer"), { submit, stop, refusal, isBusy });
     onState(socket.state);

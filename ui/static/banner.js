@@ -1,0 +1,47 @@
+// The line above the transcript: why the page is not ready, and how far the loading has come.
+"use strict";
+
+(function (P) {
+  let banner, words, elapsed, bar;
+  let stage = null;
+  let since = 0;
+  let timer = 0;
+
+  function showElapsed() {
+    P.setText(elapsed, `${Math.floor((performance.now() - since) / 1000)} s`);
+  }
+
+  // A stage that cannot tell how far it is says how long it has lasted.
+  function drawProgress(fraction) {
+    bar.hidden = fraction === undefined;
+    elapsed.hidden = fraction !== 0;
+    if (fraction) bar.value = fraction;
+    else bar.removeAttribute("value");
+    clearInterval(timer);
+    if (elapsed.hidden) return;
+    showElapsed();
+    timer = setInterval(showElapsed, 1000);
+  }
+
+  function show(text, fraction) {
+    if (!banner) return;
+    banner.hidden = !text;
+    P.setText(words, text);
+    drawProgress(fraction);
+  }
+
+  function showState(state) {
+    if (state.phase !== "loading") stage = null;
+    else if (state.stage !== stage) [stage, since] = [state.stage, performance.now()];
+    if (state.phase === "lost") show("The connection to the server was lost. Reconnecting…");
+    else if (state.phase === "loading") show(`The model is loading${stage ? `: ${stage}` : ""}. You can read your conversations meanwhile.`, state.fraction);
+    else show("");
+  }
+
+  function mount(element) {
+    banner = element;
+    [words, elapsed, bar] = ["[role=status]", ".pt-elapsed", "progress"].map((name) => banner.querySelector(name));
+  }
+
+  P.banner = { mount, show, showState };
+})(window.Pageturn);
