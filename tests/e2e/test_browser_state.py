@@ -1,5 +1,6 @@
 """What the page says of the server's state, in a real browser against a scripted socket."""
 
+import asyncio
 import json
 import re
 
@@ -7,19 +8,20 @@ import pytest
 from playwright.async_api import Page, WebSocketRoute, expect
 
 from tests.e2e.app_process import AppProcess
+from tests.e2e.browsing import open_page, send
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+LOADING = {"type": "loading", "stage": "compiling", "fraction": 0}
 READY = {"type": "ready", "protocol": 1, "model": "scripted", "max_model_len": 2048}
 
 
-async def open_loading(page: Page, server: AppProcess) -> WebSocketRoute:
-    """The page of a server whose model loads: the server's end of its socket."""
-    ends: list[WebSocketRoute] = []
-    await page.route_web_socket(re.compile("/ws/chat"), lambda end: ends.append(end))
+async def open_loading(page: Page, server: AppProcess) -> asyncio.Queue[WebSocketRoute]:
+    """The page of a server whose model loads: the server's ends of its sockets, as they are opened."""
+    ends: asyncio.Queue[WebSocketRoute] = asyncio.Queue()
+    await page.route_web_socket(re.compile("/ws/chat"), lambda end: ends.put_nowait(end))
     await page.goto(server.url)
     await page.get_by_label("Message", exact=True).wait_for()
-    say(ends[0], {"type": "loading", "stage": "compiling", "fraction": 0})
-    return ends[0]
+    return ends
 
 
 def say(end: WebSocketRoute, frame: dict) -> None:
@@ -30,10 +32,11 @@ def say(end: WebSocketRoute, frame: dict) -> None:
 async def test_a_stage_without_a_fraction_moves_and_counts_seconds(
     page: Page, fake_server: AppProcess
 ) -> None:
-    end = await open_loading(page, fake_server)
+    ends = await open_loading(page, fake_server)
+    end = await ends.get()
+    say(end, LOADING)
     banner = page.locator(".pt-banner")
     bar = banner.locator("progress")
-    await expect(banner).to_contain_text("compiling")
     await expect(bar).not_to_have_attribute("value", re.compile(""))
     await expect(bar).to_have_css("animation-name", "pt-march")
     await expect(banner.locator(".pt-elapsed")).to_have_text(re.compile(r"^[1-9]\d* s$"))
@@ -44,3 +47,36 @@ async def test_a_stage_without_a_fraction_moves_and_counts_seconds(
     await expect(banner.locator(".pt-elapsed")).to_be_hidden()
     say(end, READY)
     await expect(banner).to_be_hidden()
+
+
+async def test_what_kept_a_message_back_is_said_until_it_is_over(
+    page: Page, fake_server: AppProcess
+) -> None:
+    ends = await open_loading(page, fake_server)
+    end = await ends.get()
+    say(end, LOADING)
+    status = page.locator(".pt-status")
+    box = page.get_by_label("Message", exact=True)
+    await box.fill("hello")
+    await box.press("Enter")
+    await expect(status).to_have_text("The model is still loading. Your text is kept.")
+    say(end, READY)
+    await expect(status).to_have_text("")
+    await end.close()
+    await box.press("Enter")
+    await expect(status).to_have_text("No connection to the server. Your text is kept.")
+    say(await ends.get(), READY)
+    await expect(status).to_have_text("")
+    await expect(box).to_have_value("hello")
+
+
+async def test_an_answer_cut_by_the_length_limit_is_not_called_complete(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await page.add_init_script("""localStorage.setItem("pageturn.sampling", '{"max_tokens": 5}')""")
+    await open_page(page, fake_server)
+    await send(page, "a short one")
+    await expect(page.locator(".pt-assistant .pt-note")).to_have_text(
+        "The length limit was reached here."
+    )
+    await expect(page.locator(".pt-status")).to_have_text("The answer reached the length limit.")

@@ -3,6 +3,7 @@
 
 (function (P) {
   const { socket, live } = P;
+  const PASSING = ["loading", "disconnected"];
   const WAIT = "Wait for the answer, or stop it with Esc.";
   // `open`: the conversation's id; `view`: its last `conversation` frame; `generation`: the running one's id;
   // `pending`: a message on its way, {text, n, conversation_id, after, error}.
@@ -22,6 +23,12 @@
     if (socket.state.phase !== "ready") return "No connection to the server. Your text is kept.";
     if (state.pending && !state.pending.error) return "Your last message is still on its way.";
     return isBusy() ? WAIT : null;
+  }
+
+  // A failure for want of a ready server is over when there is one.
+  function sayFailure(error) {
+    if (PASSING.includes(error.code)) P.sayObstacle(error.message);
+    else P.say(error.message);
   }
 
   function draw() {
@@ -110,7 +117,7 @@
 
   function retry() {
     const reason = refusal();
-    if (reason) P.say(reason);
+    if (reason) P.sayObstacle(reason);
     else submit(state.pending.text, state.pending.n);
   }
 
@@ -118,13 +125,13 @@
   async function startFrom(frame) {
     const reason = refusal();
     if (reason) {
-      P.say(reason);
+      P.sayObstacle(reason);
       return false;
     }
     try {
       await begin(frame);
     } catch (error) {
-      P.say(error.message);
+      sayFailure(error);
       P.toast(error.message, "Retry", () => startFrom(frame));
       return false;
     }
@@ -142,14 +149,14 @@
 
   async function select(messageId, from) {
     if (isBusy() && !transcript.candidates) {
-      P.say(WAIT);
+      P.sayObstacle(WAIT);
       return;
     }
     transcript.keepFocus(messageId, from);
     try {
       await socket.request({ type: "select", message_id: messageId });
     } catch (error) {
-      P.say(error.message);
+      sayFailure(error);
     }
   }
 
@@ -231,16 +238,26 @@
   }
 
   function onFinished(frame) {
+    const reasons = [...live.get(frame.generation_id).parts.values()].map((part) => part.ended?.finish_reason);
     live.forget(frame.generation_id);
     if (frame.generation_id !== state.generation) return;
     state.generation = null;
     draw();
-    const line = root?.querySelector(".pt-status").textContent;
-    if (!line || line === WAIT) P.say("The answer is complete.");
+    if (!reasons.includes("abort")) P.say(endLine(reasons));
+  }
+
+  // How a generation that nobody stopped has ended.
+  function endLine(reasons) {
+    const several = reasons.length > 1;
+    const count = (reason) => reasons.filter((other) => other === reason).length;
+    const [failed, cut] = [count("error"), count("length")];
+    if (failed) return several ? `${failed} of ${reasons.length} answers failed.` : "The answer failed.";
+    if (cut) return several ? `${cut} of ${reasons.length} answers reached the length limit.` : "The answer reached the length limit.";
+    return several ? "All answers are complete." : "The answer is complete.";
   }
 
   function onError(frame) {
-    P.say(frame.message);
+    sayFailure(frame);
     showIfDead(frame);
   }
 

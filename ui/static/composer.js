@@ -31,9 +31,11 @@
   function refresh() {
     if (!area) return;
     const busy = actions.isBusy();
+    const reason = actions.refusal();
     sendButton.hidden = busy;
     stopButton.hidden = !busy;
-    sendButton.setAttribute("aria-disabled", String(!area.value.trim() || Boolean(actions.refusal())));
+    sendButton.setAttribute("aria-disabled", String(!area.value.trim() || Boolean(reason)));
+    if (P.saysObstacle()) P.sayObstacle(reason);
   }
 
   function setText(text) {
@@ -47,7 +49,7 @@
     const reason = actions.refusal();
     if (!text.trim()) return;
     if (reason) {
-      P.say(reason);
+      P.sayObstacle(reason);
       return;
     }
     setText("");

@@ -20,6 +20,8 @@ window.Pageturn = {};
     pin: "M9 4h6l-1 6 3 3H7l3-3-1-6ZM12 13v7",
   };
   const SVG = "http://www.w3.org/2000/svg";
+  // Whether the status line tells why something cannot be done now.
+  let obstacle = false;
 
   P.icon = function (name) {
     const svg = document.createElementNS(SVG, "svg");
@@ -112,8 +114,16 @@ window.Pageturn = {};
 
   // The one polite line for screen readers; also what sighted people read under the composer.
   P.say = function (text) {
+    obstacle = false;
     for (const line of document.querySelectorAll(".pt-status")) P.setText(line, text);
   };
+
+  // Why something cannot be done now: said until `sayObstacle` hears of another reason, or of none.
+  P.sayObstacle = function (text) {
+    P.say(text ?? "");
+    obstacle = Boolean(text);
+  };
+  P.saysObstacle = () => obstacle;
 
   // A notice at the foot of the page with one action, for eight seconds or until it is used.
   P.toast = function (text, action, onclick) {
