@@ -63,13 +63,20 @@ class TestPage:
             re.compile(r"\d+ tokens.*shared \d+ blocks?", re.S)
         )
         chosen = await cards.nth(1).locator(".pt-prose").inner_text()
-        await page.locator(".pt-scroll").focus()
+        box = page.get_by_label("Message", exact=True)
+        await box.focus()
+        await expect(page.locator(".pt-by-key")).to_be_visible()
+        await page.keyboard.type("a2")
+        await expect(box).to_have_value("a2")
+        await expect(page.locator(".pt-by-key")).to_be_hidden()
+        await box.fill("")
         await page.keyboard.press("2")
         await expect(cards).to_have_count(0)
         answer = page.locator(".pt-assistant")
         await expect(answer).to_have_count(1)
         await expect(answer.locator(".pt-prose")).to_have_text(chosen, use_inner_text=True)
         await expect(answer.locator(".pt-count")).to_have_text("3/4")
+        await expect(box).to_have_value("")
 
     async def test_versions_are_switched_and_the_focus_stays(
         self, page: Page, server: AppProcess

@@ -94,9 +94,11 @@
       return [...this.cards.values()].find((card) => card.message.candidate_index === index);
     }
 
+    // Whether there was one to pick.
     pick(index) {
       const card = this.card(index);
       if (card) this.actions.pick(card.message);
+      return Boolean(card);
     }
 
     markDot() {

@@ -287,9 +287,10 @@
   function onKey(event) {
     if (event.defaultPrevented || !root?.offsetParent) return;
     if (event.key === "Escape" && isBusy()) stop();
-    const typing = event.target.closest?.("input, textarea, [contenteditable]");
-    const plain = !typing && !event.ctrlKey && !event.metaKey && !event.altKey;
-    if (plain && /^[1-9]$/.test(event.key)) transcript.candidates?.pick(Number(event.key) - 1);
+    const typing = event.target.closest?.("input, textarea, [contenteditable]") && !P.composer.isEmptyBox(event.target);
+    const plain = !typing && !event.ctrlKey && !event.metaKey && !event.altKey && !event.isComposing;
+    if (!plain || !/^[1-9]$/.test(event.key)) return;
+    if (transcript.candidates?.pick(Number(event.key) - 1)) event.preventDefault();
   }
 
   function mount(element) {

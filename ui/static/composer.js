@@ -92,11 +92,13 @@
     open(draftId);
   }
 
+  const isEmptyBox = (node) => node === area && !area.value;
+
   function toggleThree() {
     const pressed = threeButton.getAttribute("aria-pressed") !== "true";
     threeButton.setAttribute("aria-pressed", String(pressed));
     P.store.set("three", pressed);
   }
 
-  P.composer = { mount, open, refresh, giveBack, setText, saveDraft, focus: () => area?.focus() };
+  P.composer = { mount, open, refresh, giveBack, setText, saveDraft, isEmptyBox, focus: () => area?.focus() };
 })(window.Pageturn);
