@@ -115,6 +115,7 @@ class TestWords:
         await page.get_by_label("System prompt").fill("Answer in rhymes.")
         await page.get_by_role("button", name="Save").click()
         await expect(page.locator(".pt-toast")).to_have_text("System prompt saved")
+        await expect(page.locator(".pt-toast")).to_have_count(0, timeout=6000)
         identity = page.url.rpartition("#")[2]
         stored = await asyncio.to_thread(fake_server.get, f"/api/conversations/{identity}")
         assert stored["conversation"]["system_prompt"] == "Answer in rhymes."

@@ -26,7 +26,7 @@
     try {
       await P.api("PATCH", `conversations/${item.id}`, changes);
     } catch (error) {
-      P.toast(`Not changed: ${error.message}`);
+      P.failureToast(`Not changed: ${error.message}`);
     }
   }
 
@@ -34,13 +34,13 @@
     try {
       await P.api("DELETE", `conversations/${item.id}`);
     } catch (error) {
-      P.toast(`Not deleted: ${error.message}`);
+      P.failureToast(`Not deleted: ${error.message}`);
       return;
     }
     const wasOpen = P.chat.openId() === item.id;
     if (wasOpen) P.chat.open(null);
     P.toast(`“${item.title}” deleted`, "Undo", async () => {
-      await P.api("POST", `conversations/${item.id}/restore`).catch((error) => P.toast(`Not restored: ${error.message}`));
+      await P.api("POST", `conversations/${item.id}/restore`).catch((error) => P.failureToast(`Not restored: ${error.message}`));
       if (wasOpen) P.chat.open(item.id);
     });
   }

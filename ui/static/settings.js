@@ -67,7 +67,7 @@
         await P.api("PATCH", `conversations/${shown}`, { system_prompt: area.value.trim() || null });
         P.toast("System prompt saved");
       } catch (error) {
-        P.toast(`Not saved: ${error.message}`);
+        P.failureToast(`Not saved: ${error.message}`);
       }
     });
     P.socket.on("conversation", show);
