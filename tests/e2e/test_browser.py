@@ -111,6 +111,10 @@ class TestPage:
         await text_grows(page.locator(".pt-assistant .pt-prose"))
         await stop(page)
         await expect(page.locator(".pt-user .pt-count")).to_have_text("2/2")
+        await page.locator(".pt-user").hover()
+        versions = page.locator(".pt-user .pt-versions")
+        await expect(versions.get_by_label("Previous version")).to_have_css("opacity", "1")
+        await expect(versions.get_by_label("Next version")).to_have_css("opacity", "0.35")
 
     async def test_the_dashboard_moves_while_an_answer_streams(
         self, page: Page, server: AppProcess

@@ -112,7 +112,9 @@ class TestWords:
         assert frame["sampling"] == {"temperature": 0.3}
         await page.get_by_role("tab", name="Settings").click()
         await expect(page.get_by_label("number input for Temperature")).to_have_value("0.3")
-        await page.get_by_label("System prompt").fill("Answer in rhymes.")
+        prompt = page.get_by_label("System prompt")
+        await expect(prompt).to_have_css("font-weight", "400")
+        await prompt.fill("Answer in rhymes.")
         await page.get_by_role("button", name="Save").click()
         await expect(page.locator(".pt-toast")).to_have_text("System prompt saved")
         await expect(page.locator(".pt-toast")).to_have_count(0, timeout=6000)
