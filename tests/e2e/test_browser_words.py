@@ -92,6 +92,31 @@ class TestWords:
         await expect(page.locator(".pt-message")).to_have_count(4)
         await expect(page.locator(".pt-assistant").first).to_contain_text("answer0-0")
 
+    async def test_finished_cards_stand_at_their_beginning_with_their_buttons_in_one_line(
+        self, page: Page, fake_server: AppProcess
+    ) -> None:
+        await page.add_init_script(
+            """localStorage.setItem("pageturn.sampling", '{"max_tokens": 150}')"""
+        )
+        await open_page(page, fake_server)
+        await page.get_by_role("button", name="3 answers").click()
+        await send(page, "a long one")
+        bodies = page.locator(".pt-card-body")
+        await expect(bodies).to_have_count(3)
+        scrolled = "(all) => all.map((body) => body.scrollTop > 0)"
+        await page.wait_for_function(
+            f"({scrolled})([...document.querySelectorAll('.pt-card-body')]).every(Boolean)"
+        )
+        await expect(page.locator(".pt-card[data-status=done]")).to_have_count(3)
+        assert await bodies.evaluate_all(scrolled) == [False] * 3
+        await page.locator(".pt-blocks").first.evaluate(
+            "(line) => line.append(' wraps'.repeat(30))"
+        )
+        bottoms = await page.locator(".pt-use").evaluate_all(
+            "(all) => all.map((button) => button.getBoundingClientRect().bottom)"
+        )
+        assert len(set(bottoms)) == 1
+
     async def test_sampling_and_system_prompt_of_the_settings_reach_the_server(
         self, page: Page, fake_server: AppProcess
     ) -> None:

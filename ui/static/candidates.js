@@ -43,6 +43,11 @@
       if (!generating) this.wait.replaceChildren();
     }
 
+    // For who has followed the end; nobody who reads elsewhere is moved.
+    toBeginning() {
+      if (this.follows) this.body.scrollTop = 0;
+    }
+
     setLive(part, progress) {
       this.prose.set(part.html, part.tail);
       this.wait.replaceChildren(...(this.prose.isEmpty ? [P.progressNode(progress)] : []));
@@ -55,6 +60,7 @@
     constructor(actions) {
       this.actions = actions;
       this.cards = new Map();
+      this.running = false;
       this.row = h("div", { class: "pt-cards" });
       this.dots = h("div", { class: "pt-dots", "aria-hidden": "true" });
       this.memory = h("p", { class: "pt-hint" });
@@ -79,10 +85,17 @@
       }
       this.dots.replaceChildren(...messages.map(() => h("i")));
       this.markDot();
-      if (messages.every((message) => message.status !== "generating")) P.setText(this.memory, "");
+      this.watchEnd(messages.some((message) => message.status === "generating"));
       const head = messages.find((message) => message.id === headId);
       const keys = h("span", { class: "pt-by-key" }, `Press 1–${messages.length} to pick. `);
       this.hint.replaceChildren(...(head ? [keys, `A new message continues answer ${head.candidate_index + 1}.`] : []));
+    }
+
+    // Once all are written they are there to be compared, each from its first line.
+    watchEnd(running) {
+      if (!running) P.setText(this.memory, "");
+      if (this.running && !running) for (const card of this.cards.values()) card.toBeginning();
+      this.running = running;
     }
 
     // What the engine holds for these answers now; `request` is an item of the topic `requests`.
