@@ -163,6 +163,7 @@ class TestConversations:
         await page.get_by_label("Title", exact=True).fill("Zebra crossing")
         await page.keyboard.press("Enter")
         await expect(row).to_contain_text("Zebra crossing")
+        await expect(row.locator(".pt-conversation-open")).to_have_css("outline-offset", "-2px")
         await page.get_by_label("Search conversations").fill("zebra")
         await expect(page.locator(".pt-conversation")).to_have_count(1)
         await page.get_by_label("Search conversations").fill("")
