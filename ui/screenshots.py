@@ -35,8 +35,12 @@ CHROMIUM_FLAGS = (
 ROOT = Path(__file__).resolve().parent.parent
 READY_TIMEOUT_S = 180.0
 ANSWER_TIMEOUT_MS = 300_000
+REQUESTS_INTERVAL_MS = 1_200
 QUESTION = "Give me three tips for writing a good letter, as a numbered list."
 FOLLOW_UP = "Describe a quiet morning in a garden by the sea, in three short paragraphs."
+LONG_QUESTION = (
+    "Tell the whole story of a lighthouse keeper and her friends, in twelve long chapters."
+)
 WIDE = {"width": 1280, "height": 860}
 PHONE = {"width": 390, "height": 844}
 
@@ -117,10 +121,17 @@ class Photographer:
             " && cards.every((card) => card.innerText.length > 400 || card.dataset.status === 'done'); }",
             timeout=ANSWER_TIMEOUT_MS,
         )
+        await self.page.wait_for_timeout(REQUESTS_INTERVAL_MS)
         await self.shoot("candidates")
+        await self.page.keyboard.press("Escape")
+        await self.page.locator(".pt-send").wait_for()
 
     async def dashboard(self) -> None:
-        """The engine at work on the three answers."""
+        """The engine at work on three long answers."""
+        await self.page.get_by_role("button", name="3 answers").click()
+        await self.page.get_by_label("Message", exact=True).fill(LONG_QUESTION)
+        await self.page.keyboard.press("Enter")
+        await self.page.locator(".pt-card").nth(2).wait_for()
         await self.page.get_by_role("tab", name="Dashboard").click()
         await self.page.wait_for_function(
             "() => document.querySelector('[data-tile=in_use] dd').innerText !== '–'"
