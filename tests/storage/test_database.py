@@ -119,8 +119,7 @@ async def test_a_failure_that_nobody_waits_for_any_more_is_no_stray_exception(
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
         await caller
-    while storage.database._tasks:
-        await asyncio.sleep(0)
+    await asyncio.wait(set(storage.database._tasks))
     del caller
     gc.collect()
     assert complaints == []
