@@ -132,7 +132,6 @@ async def _serve(settings: Settings, engine: Engine, listener: socket.socket) ->
         except EngineError:
             server.should_exit = True
             raise
-        logger.info("%s is ready", engine.info.model_name)
 
     async with app.router.lifespan_context(app):
         loading = asyncio.create_task(load())
