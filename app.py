@@ -16,9 +16,11 @@ from functools import partial
 from fastapi import FastAPI
 
 from api import conversations, openai, operations, websocket
+from api.access import AccessLog
 from api.context import ABORT_TIMEOUT_S, ApiContext, within
 from api.errors import install_error_handlers
-from api.guards import BodyLimit, KeyCheck, OriginCheck, SecurityHeaders
+from api.guards import BodyLimit, OriginCheck, SecurityHeaders
+from api.keys import KeyCheck
 from api.metrics import Metrics
 from api.rendering import Rendering
 from api.server import HideKeys, Server, address_of, bind
@@ -88,12 +90,13 @@ def build_engine(settings: Settings) -> Engine:
 
 
 def _add_guards(app: FastAPI, settings: Settings) -> None:
-    """Innermost first: an answer of any guard carries the security headers."""
+    """Innermost first: an answer of any guard carries the security headers, and is logged."""
     app.add_middleware(BodyLimit)
     app.add_middleware(OriginCheck)
-    if settings.api_key is not None:
-        app.add_middleware(KeyCheck, key=settings.api_key.get_secret_value())
+    if keys := settings.api_keys:
+        app.add_middleware(KeyCheck, keys=keys)
     app.add_middleware(SecurityHeaders)
+    app.add_middleware(AccessLog)
 
 
 def main(arguments: list[str]) -> int:
@@ -143,7 +146,7 @@ async def _serve(settings: Settings, engine: Engine, listener: socket.socket) ->
 
 
 def _show_address(listener: socket.socket, settings: Settings) -> None:
-    hint = " (open it with ?api_key=KEY)" if settings.api_key else ""
+    hint = " (open it with ?api_key=KEY)" if settings.api_keys else ""
     sys.stdout.write(f"Pageturn is at {address_of(listener)}{hint}\n")
     sys.stdout.flush()
 

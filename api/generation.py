@@ -16,6 +16,7 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from api.access import access_of
 from api.context import ApiContext
 from api.errors import ApiError, as_api_error, error_object
 from api.openai_documents import Choice, Head, Shape, total_usage
@@ -68,7 +69,12 @@ class GenerationResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._stream if self._job.stream else self._answer
-        await _unless_disconnected(receive, lambda: answer(scope, receive, send))
+        try:
+            await _unless_disconnected(receive, lambda: answer(scope, receive, send))
+        finally:
+            for choice in self._choices:
+                if choice.end is not None:
+                    access_of(scope).note_candidate(choice.end)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._events() as events:

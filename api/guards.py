@@ -1,21 +1,16 @@
-"""What every request passes before its route: size limit, key, origin; and the headers every answer carries.
+"""What every request passes before its route: size limit and origin; and the headers every answer carries.
 
-With an API key set, a client shows it as `Authorization: Bearer KEY`, as `?api_key=KEY`, or as the cookie that opening
-`/?api_key=KEY` sets (this is how the page, its socket and its files get in). `/health` and `/ping` stay open.
-A browser's socket, every write to `/api`, and whatever the cookie opens, must come from a page of this server: `Origin`,
-where there is one, equal to `Host`.
+A browser's socket and every write to `/api` must come from a page of this server: `Origin`, where there is one, equal
+to `Host`.
 """
 
-import hashlib
-import hmac
 from contextlib import suppress
-from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import ApiError, error_response
@@ -24,8 +19,6 @@ MIB = 2**20
 BODY_LIMIT = 8 * MIB
 IMPORT_LIMIT = 64 * MIB
 IMPORT_PATH = "/api/conversations/import"
-OPEN_PATHS = frozenset({"/health", "/ping"})
-COOKIE = "pageturn_key"
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -38,12 +31,6 @@ SECURITY_HEADERS = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
 }
-
-_ASK_FOR_KEY = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Pageturn</title>
-<meta name="viewport" content="width=device-width"><body style="font:16px system-ui;margin:15vh auto;max-width:22rem">
-<h1>Pageturn</h1><form><label>API key<br><input type="password" name="api_key" autofocus
-style="font:inherit;width:100%;padding:.5rem;margin:.5rem 0"></label><button style="font:inherit;padding:.5rem 1rem">
-Open</button></form></body></html>"""
 
 
 class BodyLimit:
@@ -79,46 +66,6 @@ class BodyLimit:
             await self.app(scope, counted, send)
 
 
-class KeyCheck:
-    """Lets only those in who show the key. A browser sends the cookie for other ports' pages too: they are refused."""
-
-    def __init__(self, app: ASGIApp, key: str) -> None:
-        self.app = app
-        self.key = key.encode()
-        self.cookie = hashlib.blake2b(self.key, person=b"pageturn-cookie").hexdigest()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or scope["path"] in OPEN_PATHS:
-            await self.app(scope, receive, send)
-        elif self._query_key_is_right(scope) and scope["type"] == "http" and scope["path"] == "/":
-            await self._let_in()(scope, receive, send)
-        elif self._header_key_is_right(scope) or self._query_key_is_right(scope):
-            await self.app(scope, receive, send)
-        elif not self._cookie_is_right(scope):
-            await _refuse(scope, receive, send, _no_key(scope))
-        elif not _same_origin(scope):
-            await _refuse(scope, receive, send, _wrong_origin())
-        else:
-            await self.app(scope, receive, send)
-
-    def _header_key_is_right(self, scope: Scope) -> bool:
-        scheme, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and _same(token.strip().encode(), self.key)
-
-    def _cookie_is_right(self, scope: Scope) -> bool:
-        cookie = _read_cookie(Headers(scope=scope).get("cookie", ""))
-        return _same(cookie.encode(), self.cookie.encode())
-
-    def _query_key_is_right(self, scope: Scope) -> bool:
-        values = parse_qs(scope["query_string"].decode("latin-1")).get("api_key", [])
-        return any(_same(value.encode(), self.key) for value in values)
-
-    def _let_in(self) -> Response:
-        response = RedirectResponse("/", 303)
-        response.set_cookie(COOKIE, self.cookie, httponly=True, samesite="strict")
-        return response
-
-
 class OriginCheck:
     """Refuses sockets, and writes to stored chats, that another site's page asks a browser for."""
 
@@ -126,10 +73,10 @@ class OriginCheck:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or not _is_guarded(scope) or _same_origin(scope):
+        if scope["type"] == "lifespan" or not _is_guarded(scope) or same_origin(scope):
             await self.app(scope, receive, send)
         else:
-            await _refuse(scope, receive, send, _wrong_origin())
+            await refuse(scope, receive, send, wrong_origin())
 
 
 class SecurityHeaders:
@@ -149,18 +96,14 @@ class SecurityHeaders:
         await self.app(scope, receive, with_headers if scope["type"] == "http" else send)
 
 
-def _no_key(scope: Scope) -> Response:
-    if scope["type"] == "http" and scope["path"] == "/":
-        return HTMLResponse(_ASK_FOR_KEY, 401)
-    return error_response(ApiError(401, "the API key is missing or wrong", code="invalid_api_key"))
-
-
-def _wrong_origin() -> Response:
+def wrong_origin() -> Response:
+    """The answer to another site's page."""
     refusal = ApiError(403, "requests from another origin are refused", code="origin")
     return error_response(refusal)
 
 
-async def _refuse(scope: Scope, receive: Receive, send: Send, response: Response) -> None:
+async def refuse(scope: Scope, receive: Receive, send: Send, response: Response) -> None:
+    """Answer a request, or a socket's handshake, with `response`."""
     if scope["type"] == "websocket":
         await receive()
     await response(scope, receive, send)
@@ -172,19 +115,8 @@ def _is_guarded(scope: Scope) -> bool:
     return scope["path"].startswith("/api/") and scope["method"] not in {"GET", "HEAD", "OPTIONS"}
 
 
-def _same_origin(scope: Scope) -> bool:
+def same_origin(scope: Scope) -> bool:
+    """Whether no page asks, or a page of this server."""
     headers = Headers(scope=scope)
     origin = headers.get("origin")
     return origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
-
-
-def _read_cookie(header: str) -> str:
-    try:
-        morsel = SimpleCookie(header).get(COOKIE)
-    except CookieError:
-        return ""
-    return morsel.value if morsel else ""
-
-
-def _same(given: bytes, expected: bytes) -> bool:
-    return hmac.compare_digest(given, expected)

@@ -8,6 +8,7 @@ import argparse
 import os
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, get_args
 
@@ -15,6 +16,7 @@ import platformdirs
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from api.keys import ALLOWED, read_key_file, split_keys
 from engine.config import AttentionBackend, DType, EngineConfig, Quantization, SchedulingPolicy
 from engine.errors import ConfigError
 
@@ -103,7 +105,10 @@ class Settings(BaseSettings):
         None, "seed of draws that have none (default: fresh entropy)", _WHOLE
     )
     api_key: SecretStr | None = _option(
-        None, "key that every client must show", "visible ASCII without spaces"
+        None, "key that every client must show, or several with commas between", ALLOWED
+    )
+    api_key_file: Path | None = _option(
+        None, "file of more such keys, one a line", "a text file with one key a line"
     )
     log_level: LogLevel = _choice(LogLevel, "info", "least severe messages shown")
     orphan_timeout: float = _option(
@@ -126,12 +131,17 @@ class Settings(BaseSettings):
     def model_post_init(self, context: Any) -> None:
         """Check what only the values together show. Raises ConfigError."""
         self.engine_config(Path(), "")
-        if self.api_key is not None:
-            key = self.api_key.get_secret_value()
-            if not re.fullmatch(r"[!-~]+", key):
-                raise ConfigError("--api-key", "(hidden)" if key else "", _allowed("api_key"))
-        elif any(k.upper() == _KEY_VARIABLE and not v for k, v in os.environ.items()):
+        _ = self.api_keys
+        if self.api_key is None and any(
+            k.upper() == _KEY_VARIABLE and not v for k, v in os.environ.items()
+        ):
             raise ConfigError(_name_source("api_key", {}), "", f"{_allowed('api_key')}, or unset")
+
+    @cached_property
+    def api_keys(self) -> tuple[str, ...]:
+        """All keys that open the server; none when it is open to all. Raises ConfigError."""
+        given = () if self.api_key is None else split_keys(self.api_key.get_secret_value())
+        return given + (() if self.api_key_file is None else read_key_file(self.api_key_file))
 
     def engine_config(self, model_path: Path, model_name: str) -> EngineConfig:
         """The engine's share of the options, for a model that has been found. Raises ConfigError."""

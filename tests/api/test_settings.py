@@ -27,6 +27,7 @@ DESIGNED = [
     "no-prefix-caching",
     "seed",
     "api-key",
+    "api-key-file",
     "log-level",
     "orphan-timeout",
     "shutdown-timeout",

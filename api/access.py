@@ -1,0 +1,89 @@
+"""One line in the log for every request of a program: who, what, how it ended, how many tokens, how long. Never its text.
+
+`X-Request-Id` is the client's when it is 1 to 128 visible ASCII characters, else made here; every answer carries it. The
+lines are JSON, at level info of the logger `api.access`; the page's own files, `/health`, `/ping` and `/metrics`, which
+something asks for all the time, have none. A socket's line comes when it closes.
+"""
+
+import json
+import logging
+import re
+import time
+import uuid
+from dataclasses import dataclass, field
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from engine.outputs import CandidateFinished
+
+logger = logging.getLogger(__name__)
+
+HEADER = "X-Request-Id"
+LOGGED = re.compile(r"/(v1|api|ws|tokenize|detokenize)(/|$)")
+CLIENT_CLOSED_REQUEST = 499
+
+
+@dataclass(slots=True)
+class Access:
+    """What is known of a request. `status` stays CLIENT_CLOSED_REQUEST when nobody waited for an answer."""
+
+    request_id: str
+    method: str
+    path: str
+    started: float = field(default_factory=time.monotonic)
+    status: int = CLIENT_CLOSED_REQUEST
+    tokens: dict[str, int | float] = field(default_factory=dict)
+
+    def note_candidate(self, end: CandidateFinished) -> None:
+        """Count a candidate's tokens. The time to the first token is the request's earliest."""
+        counts = {
+            "completion_tokens": end.usage.completion_tokens,
+            "prompt_tokens": end.usage.prompt_tokens if end.index == 0 else 0,
+            "cached_tokens": end.usage.cached_tokens if end.index == 0 else 0,
+        }
+        for name, count in counts.items():
+            self.tokens[name] = self.tokens.get(name, 0) + count
+        first = round(end.timings.ttft_ms, 1)
+        self.tokens["ttft_ms"] = min(first, self.tokens.get("ttft_ms", first))
+
+    def line(self) -> str:
+        """The request as one line of JSON."""
+        ms = round((time.monotonic() - self.started) * 1e3, 1)
+        known = {"request_id": self.request_id, "method": self.method, "path": self.path}
+        return json.dumps(known | {"status": self.status} | self.tokens | {"ms": ms})
+
+
+class AccessLog:
+    """Gives every request its id, and its line when it is over."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get(HEADER, "")
+        request_id = given if re.fullmatch(r"[!-~]{1,128}", given) else uuid.uuid4().hex
+        access = Access(request_id, scope.get("method", "SOCKET"), scope["path"])
+        scope.setdefault("state", {})["access"] = access
+
+        async def named(message: Message) -> None:
+            if "status" in message:
+                access.status = message["status"]
+                MutableHeaders(scope=message)[HEADER] = request_id
+            elif message["type"] == "websocket.accept":
+                access.status = 101
+            await send(message)
+
+        try:
+            await self.app(scope, receive, named)
+        finally:
+            if LOGGED.match(access.path):
+                logger.info("%s", access.line())
+
+
+def access_of(scope: Scope) -> Access:
+    """The request's record, from inside a route."""
+    return scope["state"]["access"]
