@@ -3,11 +3,12 @@
 A block is free xor referenced. A free block may still be cached: its content can be reused by key until the block is
 handed out for something else (evicted). The free queue is the order of eviction: blocks without a key in front, as
 they have nothing to lose, then cached blocks, least recently used first. Every operation on one block, and every
-count, costs O(1). Block ids only: where the tensors lie is the model runner's business.
+count, costs O(1), but for a block's entry into the cache and its eviction (`PrefixCache`). Block ids only: where the tensors lie is the model runner's business.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from engine.prefix_cache import PartHit, PrefixCache, pack
 from engine.stats import BlockCounts, BlockState
 
 
@@ -100,14 +101,14 @@ class FreeBlockQueue:
 
 
 class BlockPool:
-    """`num_blocks` blocks of `block_size` tokens, and the prefix cache over them (key -> block)."""
+    """`num_blocks` blocks of `block_size` tokens, and the prefix cache over them."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.block_size = block_size
         self.blocks = [Block(block_id) for block_id in range(num_blocks)]
         self.free_queue = FreeBlockQueue(self.blocks)
         self.tokens_stored = 0
-        self._cached: dict[bytes, Block] = {}
+        self._cache = PrefixCache()
         self._num_private = self._num_shared = self._num_cached = 0
 
     @property
@@ -131,7 +132,7 @@ class BlockPool:
         """Hand out the first block of the free queue, empty, with one reference; what it cached is evicted."""
         block = self.free_queue.popleft()
         if block.key is not None:
-            del self._cached[block.key]
+            self._cache.remove(block.key)
             block.key = None
             self._num_cached -= 1
         block.ref_count = 1
@@ -163,18 +164,26 @@ class BlockPool:
         self.tokens_stored += num_tokens - block.num_tokens
         block.num_tokens = num_tokens
 
-    def cache(self, block_id: int, key: bytes) -> None:
-        """Let a full, referenced block be found under `key`. A block that is there already stays."""
+    def cache(self, block_id: int, key: bytes, parent_key: bytes, token_ids: Sequence[int]) -> None:
+        """Let a full, referenced block be found under `key`, or in part behind `parent_key` by its tokens.
+
+        A block that is there already stays.
+        """
         block = self.blocks[block_id]
         assert block.ref_count > 0, f"block {block_id} enters the cache unreferenced"
         assert block.num_tokens == self.block_size, f"block {block_id} enters the cache half full"
-        if block.key is None and key not in self._cached:
+        if block.key is None and key not in self._cache:
             block.key = key
-            self._cached[key] = block
+            self._cache.add(block_id, key, parent_key, pack(token_ids))
 
     def lookup(self, key: bytes) -> Block | None:
         """The block cached under `key`."""
-        return self._cached.get(key)
+        block_id = self._cache.find(key)
+        return None if block_id is None else self.blocks[block_id]
+
+    def lookup_part(self, parent_key: bytes, token_ids: Sequence[int]) -> PartHit | None:
+        """The cached block behind `parent_key` that begins with the most of these tokens, one at least."""
+        return self._cache.find_part(parent_key, pack(token_ids))
 
     def check_integrity(self) -> None:
         """Assert what must hold of the pool by itself. O(num_blocks)."""
@@ -191,10 +200,11 @@ class BlockPool:
             num_shared,
             num_cached,
         ), "private, shared or cached blocks are miscounted"
-        assert len(keyed) == len(self._cached), "the cache and its blocks disagree"
-        assert all(self._cached.get(block.key or b"") is block for block in keyed), (
+        assert len(keyed) == len(self._cache), "the cache and its blocks disagree"
+        assert all(self._cache.find(block.key or b"") == block.block_id for block in keyed), (
             "the cache and its blocks disagree"
         )
+        self._cache.check_integrity()
         assert all(block.num_tokens == self.block_size for block in keyed), (
             "a block in the cache is not full"
         )

@@ -8,6 +8,9 @@ The queue is looked at from the front. One that does not fit is passed by: those
 than MAX_OVERTAKES of them in all the time that it waits. Then nobody behind it starts before it, so what runs comes to its
 end and it fits. A preempted sequence is not passed by at all: somebody is reading an answer that stands still.
 
+A hit inside a block is copied, and its source, if nobody holds it, is one block more for the length of a step. That is a
+luxury: it is had only from the blocks that nobody needs, and never keeps anyone from starting.
+
 A preempted candidate lets a sibling that computes their prompt go first, and then shares the prompt's blocks with it.
 """
 
@@ -15,6 +18,7 @@ from dataclasses import dataclass
 
 from engine.config import SchedulerConfig
 from engine.kv_cache_manager import KVCacheManager
+from engine.prefix_cache import PartHit
 from engine.roster import Roster
 from engine.sequence import Sequence, SequenceStatus
 
@@ -47,6 +51,7 @@ class Intake:
         self._fitting: dict[Sequence, int] = {}
         self._too_large: list[Sequence] = []
         self._is_closed = False
+        self._num_spare = 0
 
     def find(self, budget: int, prefills: list[Sequence]) -> dict[Sequence, int]:
         """Those that fit all together beside the running `prefills`, each with how many tokens it has to compute."""
@@ -63,7 +68,16 @@ class Intake:
                 break
             if not self._is_behind_a_sibling(seq):
                 budget -= self._consider(seq, room)
+        self._num_spare = room.num_blocks
         return self._fitting
+
+    def may_copy(self, part: PartHit) -> bool:
+        """Whether there is a block to spare for as long as a copy needs its source; takes it if need be."""
+        is_live = self._kv.is_live(part.block_id)
+        if not is_live and self._num_spare <= 0:
+            return False
+        self._num_spare -= not is_live
+        return True
 
     def note_start(self, seq: Sequence) -> None:
         """`seq` starts now: it overtakes those before it that do not fit."""
@@ -101,7 +115,9 @@ class Intake:
         room.num_slots -= num_slots
         room.num_blocks -= num_blocks
         room.num_starts -= 1
-        self._fitting[seq] = seq.num_tokens - len(hits) * self._config.block_size
+        part = self._kv.lookup_part(seq, hits)
+        num_hits = len(hits) * self._config.block_size + (part.num_tokens if part else 0)
+        self._fitting[seq] = seq.num_tokens - num_hits
         return self._fitting[seq]
 
     def _is_behind_a_sibling(self, seq: Sequence) -> bool:

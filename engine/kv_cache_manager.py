@@ -3,19 +3,24 @@
 The life of one step: `lookup` and `attach` what the prefix cache has, `allocate_slots` for the tokens to compute; the
 model runner executes; `release_copies`, then `commit` per sequence, which is when full blocks enter the cache.
 
+Whole cached blocks are shared. Where a sequence leaves a cached chain inside a block, `lookup_part` finds the block that
+agrees with it for the most tokens, and `attach_part` copies that block into a fresh one of the sequence's own: nothing is
+written into a cached block. The copy runs before the forward pass; until then its source is referenced.
+
 Prefix keys (blake2b, 256 bits): the root is a digest of the tagged model identity and cache salt, the key of block i
 is a digest of the key of block i - 1 and the token ids of block i. Equal keys mean equal model, salt and tokens from
 position 0 on, so keys and values are equal too.
 """
 
-from array import array
 from collections import Counter
 from collections.abc import Iterable
 from hashlib import blake2b
+from itertools import takewhile
 
 from engine.block_pool import Block, BlockPool
 from engine.config import SchedulerConfig
 from engine.outputs import BlockCopy
+from engine.prefix_cache import PartHit, pack
 from engine.sequence import Sequence
 
 KEY_BYTES = 32
@@ -32,8 +37,9 @@ def root_key(model_identity: str, cache_salt: str | None) -> bytes:
 
 def block_key(parent: bytes, token_ids: list[int]) -> bytes:
     """The key of a full block that follows the block (or root) with key `parent`."""
-    tokens = array("q", token_ids).tobytes()
-    return blake2b(parent + tokens, digest_size=KEY_BYTES, person=b"pageturn-block").digest()
+    return blake2b(
+        parent + pack(token_ids), digest_size=KEY_BYTES, person=b"pageturn-block"
+    ).digest()
 
 
 class KVCacheManager:
@@ -61,9 +67,25 @@ class KVCacheManager:
             hits.append(block.block_id)
         return hits
 
-    def num_live(self, block_ids: Iterable[int]) -> int:
-        """How many of these blocks a sequence refers to: sharing them takes nothing from what is available."""
-        return sum(self.pool.blocks[block_id].ref_count > 0 for block_id in block_ids)
+    def lookup_part(self, seq: Sequence, hits: list[int]) -> PartHit | None:
+        """The cached block that goes on behind `hits` like `seq` for the most tokens; one stays to compute."""
+        if not self._enable_prefix_caching:
+            return None
+        start = len(hits) * self._block_size
+        end = min(start + self._block_size, seq.num_tokens - 1)
+        parent_key = self._parent_key(seq, len(hits))
+        return self.pool.lookup_part(parent_key, seq.token_ids[start:end])
+
+    def is_live(self, block_id: int) -> bool:
+        """Whether a sequence, or a copy of this step, refers to the block."""
+        return self.pool.blocks[block_id].ref_count > 0
+
+    def num_live(self, hits: Iterable[int]) -> int:
+        """How many of the first of these blocks are live: sharing them takes nothing from what is available.
+
+        Live ones behind one that is not do not count: if that one is evicted, nothing leads to them.
+        """
+        return sum(1 for _ in takewhile(self.is_live, hits))
 
     def num_missing_blocks(self, seq: Sequence) -> int:
         """Blocks `seq` lacks for its context, one more token, and a tail for every candidate to fork from it."""
@@ -102,6 +124,17 @@ class KVCacheManager:
         seq.block_table.extend(block_ids)
         seq.num_computed_tokens = len(block_ids) * self._block_size
 
+    def attach_part(self, seq: Sequence, part: PartHit) -> BlockCopy:
+        """Begin a block of its own with what `lookup_part` found; returns the copy to run before the forward pass.
+
+        It takes a block, which `seq` needs anyhow, and for this step the source, if that is not live.
+        """
+        self.pool.share(part.block_id)
+        copy = self._copy(part.block_id, part.num_tokens)
+        seq.block_table.append(copy.dst)
+        seq.num_computed_tokens += part.num_tokens
+        return copy
+
     def allocate_slots(self, seq: Sequence, num_new_tokens: int) -> list[BlockCopy] | None:
         """Make room to compute the next `num_new_tokens` tokens of `seq`.
 
@@ -133,8 +166,7 @@ class KVCacheManager:
             num_tokens = min(self._block_size, end - index * self._block_size)
             self.pool.fill(seq.block_table[index], num_tokens)
             if self._enable_prefix_caching and num_tokens == self._block_size:
-                self._extend_keys(seq, index + 1)
-                self.pool.cache(seq.block_table[index], seq.block_keys[index])
+                self._cache(seq, index)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Give `child`, whose tokens begin like the parent's, all of the parent's computed tokens."""
@@ -181,21 +213,35 @@ class KVCacheManager:
 
     def _copy_tail(self, seq: Sequence) -> BlockCopy:
         """Replace the shared tail; the table's reference to it becomes the pending copy's."""
-        copy = BlockCopy(src=seq.block_table[-1], dst=self.pool.allocate())
-        source = self.pool.blocks[copy.src]
-        source.num_pending_reads += 1
-        self.pool.fill(copy.dst, source.num_tokens)
-        self._pending_copies.append(copy)
+        tail = seq.block_table[-1]
+        copy = self._copy(tail, self.pool.blocks[tail].num_tokens)
         seq.block_table[-1] = copy.dst
         self.num_cow_copies += 1
         return copy
 
+    def _copy(self, block_id: int, num_tokens: int) -> BlockCopy:
+        """A copy into a fresh block, of which `num_tokens` count; a reference to the source is now the copy's."""
+        copy = BlockCopy(src=block_id, dst=self.pool.allocate())
+        self.pool.blocks[block_id].num_pending_reads += 1
+        self.pool.fill(copy.dst, num_tokens)
+        self._pending_copies.append(copy)
+        return copy
+
+    def _cache(self, seq: Sequence, index: int) -> None:
+        self._extend_keys(seq, index + 1)
+        key, parent_key = seq.block_keys[index], self._parent_key(seq, index)
+        self.pool.cache(seq.block_table[index], key, parent_key, self._tokens(seq, index))
+
     def _extend_keys(self, seq: Sequence, num_blocks: int) -> None:
-        size = self._block_size
         for index in range(len(seq.block_keys), num_blocks):
-            parent = seq.block_keys[-1] if index else self._root_key(seq)
-            tokens = seq.token_ids[index * size : (index + 1) * size]
-            seq.block_keys.append(block_key(parent, tokens))
+            parent_key = self._parent_key(seq, index)
+            seq.block_keys.append(block_key(parent_key, self._tokens(seq, index)))
+
+    def _tokens(self, seq: Sequence, index: int) -> list[int]:
+        return seq.token_ids[index * self._block_size : (index + 1) * self._block_size]
+
+    def _parent_key(self, seq: Sequence, index: int) -> bytes:
+        return seq.block_keys[index - 1] if index else self._root_key(seq)
 
     def _root_key(self, seq: Sequence) -> bytes:
         return root_key(self._model_identity, seq.request.params.cache_salt)

@@ -112,24 +112,36 @@ class Planner:
                 self._schedule_chunk(seq, grant, step)
 
     def _schedule_chunk(self, seq: Sequence, grant: int, step: _Step) -> None:
-        if seq.status is not SequenceStatus.RUNNING:
-            self._admit(seq)
+        is_new = seq.status is not SequenceStatus.RUNNING
+        if is_new:
+            step.block_copies += self._admit(seq)
         num_tokens = min(grant, seq.num_uncomputed_tokens)
         block_copies = self._kv.allocate_slots(seq, num_tokens)
+        assert block_copies is not None or not is_new, f"sequence {seq.seq_id} did not fit"
         if block_copies is not None:
             step.add(seq, num_tokens, block_copies)
 
-    def _admit(self, seq: Sequence) -> None:
+    def _admit(self, seq: Sequence) -> list[BlockCopy]:
+        """Let `seq` run, from where the prefix cache ends; returns the copy that this takes, if any."""
         is_first_pass = seq.status is SequenceStatus.WAITING
         self.intake.note_start(seq)
         self._roster.admit(seq)
-        self._kv.attach(seq, self._kv.lookup(seq))
+        block_copies = self._attach(seq)
         if is_first_pass:
             seq.request.first_scheduled_time = time.monotonic()
             seq.num_cached_tokens = seq.num_computed_tokens
             self._tally.prefix_queries += seq.num_tokens
             self._tally.prefix_hits += seq.num_cached_tokens
             self._tally.prompt_tokens += seq.num_prompt_tokens
+        return block_copies
+
+    def _attach(self, seq: Sequence) -> list[BlockCopy]:
+        hits = self._kv.lookup(seq)
+        part = self._kv.lookup_part(seq, hits)
+        self._kv.attach(seq, hits)
+        if part is None or not self.intake.may_copy(part):
+            return []
+        return [self._kv.attach_part(seq, part)]
 
 
 def _samples(leader: Sequence) -> tuple[SampleRequest, ...]:

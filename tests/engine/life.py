@@ -82,9 +82,40 @@ class EngineLife(RuleBasedStateMachine):
         params=st.sampled_from(ALL_PARAMS),
     )
     def add(self, family: list[int], length: int, params: SamplingParams) -> None:
-        request = Request(len(self.accepted), family[:length], params, 0.0)
+        self._add(family[:length], params)
+
+    @rule(
+        family=st.sampled_from(FAMILIES),
+        length=st.integers(1, 30),
+        num_new=st.integers(1, 15),
+        params=st.sampled_from(ALL_PARAMS),
+    )
+    def add_edited(
+        self, family: list[int], length: int, num_new: int, params: SamplingParams
+    ) -> None:
+        """Leaves the family's text at any token, inside a block or at its edge."""
+        self._add(family[:length] + [family[length] + 1] * num_new, params)
+
+    @precondition(lambda self: self.texts)
+    @rule(
+        data=st.data(),
+        share=st.floats(0, 1),
+        num_new=st.integers(1, 3),
+        params=st.sampled_from(ALL_PARAMS),
+    )
+    def add_continuation(
+        self, data: st.DataObject, share: float, num_new: int, params: SamplingParams
+    ) -> None:
+        """Goes on from the middle of an answer, which may still be written."""
+        key = data.draw(st.sampled_from(list(self.texts)))
+        text = self.texts[key]
+        kept = text[: round(share * len(text))]
+        self._add([*self.accepted[key[0]].prompt_token_ids, *kept, *[250] * num_new], params)
+
+    def _add(self, prompt: list[int], params: SamplingParams) -> None:
+        request = Request(len(self.accepted), prompt, params, 0.0)
         capacity = min(self.config.max_model_len, self.config.num_blocks * self.config.block_size)
-        if length + 1 > capacity or params.n > self.config.max_num_seqs:
+        if len(prompt) + 1 > capacity or params.n > self.config.max_num_seqs:
             with pytest.raises(RequestError):
                 self.scheduler.add_request(request)
         else:

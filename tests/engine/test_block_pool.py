@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from engine.block_pool import Block, BlockPool, FreeBlockQueue
+from engine.prefix_cache import PartHit
 from engine.stats import BlockState
 
 Breakage = Callable[[BlockPool], object]
@@ -23,11 +24,15 @@ def take(pool: BlockPool, count: int) -> list[int]:
     return [pool.allocate() for _ in range(count)]
 
 
+def cache(pool: BlockPool, block_id: int, key: bytes) -> None:
+    pool.cache(block_id, key, b"parent", [1, 2, 3, *key])
+
+
 def take_cached(pool: BlockPool, *keys: bytes) -> list[int]:
     table = take(pool, len(keys))
     for block_id, key in zip(table, keys, strict=True):
         pool.fill(block_id, 4)
-        pool.cache(block_id, key)
+        cache(pool, block_id, key)
     return table
 
 
@@ -114,6 +119,15 @@ def test_first_block_under_a_key_stays(pool: BlockPool) -> None:
     assert pool.blocks[second].state is BlockState.FREE
 
 
+def test_part_of_a_block_is_found_until_the_block_is_evicted(pool: BlockPool) -> None:
+    pool.free(take_cached(pool, b"a"))
+    assert pool.lookup_part(b"parent", [1, 2, 9]) == PartHit(0, 2)
+    take(pool, 9)
+    assert pool.lookup_part(b"parent", [1, 2, 9]) == PartHit(0, 2)
+    assert pool.allocate() == 0
+    assert pool.lookup_part(b"parent", [1, 2, 9]) is None
+
+
 def test_counts_follow_every_transition(pool: BlockPool) -> None:
     seen = [numbers(pool)]
     (block_id,) = take_cached(pool, b"a")
@@ -157,11 +171,11 @@ def test_misuse_is_caught(pool: BlockPool) -> None:
     block_id = pool.allocate()
     pool.fill(block_id, 3)
     with pytest.raises(AssertionError, match="half full"):
-        pool.cache(block_id, b"a")
+        cache(pool, block_id, b"a")
     pool.fill(block_id, 4)
     pool.free([block_id])
     with pytest.raises(AssertionError, match="unreferenced"):
-        pool.cache(block_id, b"a")
+        cache(pool, block_id, b"a")
 
 
 def _free_a_referenced_block(pool: BlockPool) -> None:
@@ -178,6 +192,10 @@ def _forget_a_key(pool: BlockPool) -> None:
 
 def _swap_a_key(pool: BlockPool) -> None:
     pool.blocks[0].key = b"other"
+
+
+def _forget_a_part(pool: BlockPool) -> None:
+    pool._cache._children.clear()
 
 
 def _miscount_references(pool: BlockPool) -> None:
@@ -200,6 +218,7 @@ def _half_empty_a_cached_block(pool: BlockPool) -> None:
         (_lose_a_free_block, "neither free nor referenced"),
         (_forget_a_key, "disagree"),
         (_swap_a_key, "disagree"),
+        (_forget_a_part, "in part"),
         (_miscount_references, "are miscounted"),
         (_miscount_tokens, "tokens counted"),
         (_half_empty_a_cached_block, "not full"),

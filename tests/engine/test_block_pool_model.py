@@ -1,8 +1,11 @@
 """The block pool against a model of it that is as simple as can be: lists and dictionaries, no counts, no links.
 
 Whatever is done, in any order: the same block ids come out, the free queue has the same order, the cache finds the same
-blocks, and the counts are what a count over all blocks gives.
+blocks, whole and in part, and the counts are what a count over all blocks gives.
 """
+
+from itertools import product, takewhile
+from typing import NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -13,23 +16,49 @@ from engine.block_pool import BlockPool
 from engine.stats import BlockCounts
 
 BLOCK_SIZE = 4
-KEYS = [b"%d" % i for i in range(6)]
+
+
+class Content(NamedTuple):
+    """A full block's tokens and what they follow."""
+
+    parent_key: bytes
+    tokens: tuple[int, ...]
+
+    @property
+    def key(self) -> bytes:
+        return repr(self).encode()
+
+    def agreement(self, parent_key: bytes, tokens: tuple[int, ...]) -> int:
+        """How many of `tokens` it begins with, if it follows the same parent."""
+        pairs = zip(self.tokens, tokens, strict=False)
+        same = takewhile(lambda pair: pair[0] == pair[1], pairs)
+        return len(list(same)) if self.parent_key == parent_key else 0
+
+
+PARENT_KEYS = (b"a", b"b")
+RUNS = tuple(run for n in range(BLOCK_SIZE + 1) for run in product((1, 300), repeat=n))
+CONTENTS = tuple(
+    Content(parent_key, run)
+    for parent_key in PARENT_KEYS
+    for run in RUNS
+    if len(run) == BLOCK_SIZE and run.count(300) < 3
+)
 
 pytestmark = pytest.mark.timeout(600)
 
 
 class SimplePool:
-    """`free` is the queue of eviction, `refs` counts per referenced block, `keys` names what can be found again."""
+    """`free` is the queue of eviction, `refs` counts per referenced block, `contents` what can be found again."""
 
     def __init__(self, num_blocks: int) -> None:
         self.free = list(range(num_blocks))
         self.refs: dict[int, int] = {}
-        self.keys: dict[int, bytes] = {}
+        self.contents: dict[int, Content] = {}
         self.tokens = dict.fromkeys(range(num_blocks), 0)
 
     def allocate(self) -> int:
         block_id = self.free.pop(0)
-        self.keys.pop(block_id, None)
+        self.contents.pop(block_id, None)
         self.refs[block_id], self.tokens[block_id] = 1, 0
         return block_id
 
@@ -44,19 +73,23 @@ class SimplePool:
             self.refs[block_id] -= 1
             if self.refs[block_id] == 0:
                 del self.refs[block_id]
-                self.free.insert(len(self.free) if block_id in self.keys else 0, block_id)
+                self.free.insert(len(self.free) if block_id in self.contents else 0, block_id)
                 released += 1
         return released
 
-    def cache(self, block_id: int, key: bytes) -> None:
-        if block_id not in self.keys and key not in self.keys.values():
-            self.keys[block_id] = key
+    def cache(self, block_id: int, content: Content) -> None:
+        if block_id not in self.contents and content not in self.contents.values():
+            self.contents[block_id] = content
 
-    def find(self, key: bytes) -> int | None:
-        return next((i for i, k in self.keys.items() if k == key), None)
+    def find(self, content: Content) -> int | None:
+        return next((i for i, c in self.contents.items() if c == content), None)
+
+    def find_part(self, parent_key: bytes, tokens: tuple[int, ...]) -> int:
+        """The longest agreement there is."""
+        return max((c.agreement(parent_key, tokens) for c in self.contents.values()), default=0)
 
     def counts(self) -> BlockCounts:
-        num_cached = sum(i in self.keys for i in self.free)
+        num_cached = sum(i in self.contents for i in self.free)
         num_private = sum(count == 1 for count in self.refs.values())
         return BlockCounts(
             total=len(self.tokens),
@@ -89,13 +122,24 @@ class PoolLife(RuleBasedStateMachine):
         table = data.draw(st.sampled_from(self.tables))[:length]
         self._share(table)
 
-    @rule(key=st.sampled_from(KEYS))
-    def share_what_is_cached(self, key: bytes) -> None:
-        block = self.pool.lookup(key)
+    @rule(content=st.sampled_from(CONTENTS))
+    def share_what_is_cached(self, content: Content) -> None:
+        block = self.pool.lookup(content.key)
         found = None if block is None else block.block_id
-        assert found == self.model.find(key)
+        assert found == self.model.find(content)
         if found is not None:
             self._share([found])
+
+    @rule(parent_key=st.sampled_from(PARENT_KEYS), tokens=st.sampled_from(RUNS))
+    def hold_what_agrees_the_longest(self, parent_key: bytes, tokens: tuple[int, ...]) -> None:
+        part = self.pool.lookup_part(parent_key, tokens)
+        longest = self.model.find_part(parent_key, tokens)
+        if part is None:
+            assert longest == 0
+        else:
+            assert part.num_tokens == longest
+            assert self.model.contents[part.block_id].agreement(parent_key, tokens) == longest
+            self._share([part.block_id])
 
     @precondition(lambda self: self.tables)
     @rule(data=st.data())
@@ -104,15 +148,15 @@ class PoolLife(RuleBasedStateMachine):
         assert self.pool.free(table) == self.model.release(table)
 
     @precondition(lambda self: self.tables)
-    @rule(data=st.data(), num_tokens=st.integers(1, BLOCK_SIZE), key=st.sampled_from(KEYS))
-    def fill_and_cache(self, data: st.DataObject, num_tokens: int, key: bytes) -> None:
+    @rule(data=st.data(), num_tokens=st.integers(1, BLOCK_SIZE), content=st.sampled_from(CONTENTS))
+    def fill_and_cache(self, data: st.DataObject, num_tokens: int, content: Content) -> None:
         block_id = data.draw(st.sampled_from(data.draw(st.sampled_from(self.tables))))
         num_tokens = max(num_tokens, self.model.tokens[block_id])
         self.pool.fill(block_id, num_tokens)
         self.model.tokens[block_id] = num_tokens
         if num_tokens == BLOCK_SIZE:
-            self.pool.cache(block_id, key)
-            self.model.cache(block_id, key)
+            self.pool.cache(block_id, content.key, *content)
+            self.model.cache(block_id, content)
 
     @invariant()
     def agree(self) -> None:
@@ -120,7 +164,8 @@ class PoolLife(RuleBasedStateMachine):
             return
         self.pool.check_integrity()
         assert [block.block_id for block in self.pool.free_queue] == self.model.free
-        assert {b.block_id: b.key for b in self.pool.blocks if b.key is not None} == self.model.keys
+        keys = {i: content.key for i, content in self.model.contents.items()}
+        assert {b.block_id: b.key for b in self.pool.blocks if b.key is not None} == keys
         assert {b.block_id: b.ref_count for b in self.pool.blocks if b.ref_count} == self.model.refs
         assert self.pool.counts == self.model.counts()
         assert self.pool.tokens_stored == sum(self.model.tokens[i] for i in self.model.refs)

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.intake import MAX_LOOKAHEAD, MAX_OVERTAKES
-from engine.outputs import FinishReason
+from engine.outputs import BlockCopy, FinishReason
 from tests.fakes import Harness
 
 
@@ -144,6 +144,55 @@ def test_a_start_leaves_a_block_for_each_that_decodes() -> None:
     engine.step()
     engine.add(prompt(3, 100), max_tokens=1)
     assert len(engine.step().scheduled) == 3
+
+
+# --- a block to spare for a copy's source --------------------------------------------------------
+
+
+@pytest.mark.parametrize(("num_blocks", "num_cached"), [(4, 4), (5, 6)])
+def test_source_that_nobody_holds_is_copied_only_if_a_block_is_to_spare(
+    num_blocks: int, num_cached: int
+) -> None:
+    engine = Harness(num_blocks=num_blocks)
+    engine.add(prompt(8), max_tokens=1)
+    engine.run()
+    engine.add([*prompt(6), *prompt(7, 100)], max_tokens=1)
+    engine.run()
+    assert engine.ends[1, 0].usage.cached_tokens == num_cached
+
+
+def test_source_that_somebody_holds_is_copied_in_a_pool_that_is_exactly_full() -> None:
+    engine = Harness(num_blocks=6)
+    engine.add(prompt(8), max_tokens=5)
+    engine.step()
+    engine.add([*prompt(6), *prompt(2, 100)], max_tokens=1)
+    assert engine.step().block_copies == (BlockCopy(1, 3),)
+    engine.run()
+
+
+def test_one_block_to_spare_serves_all_copies_of_the_same_source() -> None:
+    engine = Harness(num_blocks=7)
+    engine.add(prompt(8), max_tokens=1)
+    engine.run()
+    for start in (100, 150):
+        engine.add([*prompt(6), *prompt(5, start)], max_tokens=1)
+    plan = engine.step()
+    assert plan.block_copies == (BlockCopy(1, 2), BlockCopy(1, 4))
+    assert [entry.start_position for entry in plan.scheduled] == [6, 6]
+    engine.run()
+
+
+def test_one_block_to_spare_serves_one_of_two_sources() -> None:
+    engine = Harness(num_blocks=7)
+    for start in (0, 50):
+        engine.add(prompt(4, start), max_tokens=1)
+        engine.run()
+    for start in (0, 50):
+        engine.add([*prompt(2, start), *prompt(9, start + 100)], max_tokens=1)
+    plan = engine.step()
+    assert plan.block_copies == (BlockCopy(0, 2),)
+    assert [entry.start_position for entry in plan.scheduled] == [2, 0]
+    engine.run()
 
 
 # --- priority ------------------------------------------------------------------------------------

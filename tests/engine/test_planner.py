@@ -3,7 +3,7 @@
 import pytest
 
 from engine.intake import MAX_LOOKAHEAD
-from engine.outputs import FinishReason, SchedulerOutput
+from engine.outputs import BlockCopy, FinishReason, SchedulerOutput
 from tests.fakes import Harness
 
 
@@ -176,7 +176,7 @@ def test_text_is_the_same_hot_as_cold_and_one_token_is_always_computed(length: i
         engine.add(prompt(length), max_tokens=6)
         engine.run()
     assert engine.texts[0, 0] == engine.texts[1, 0]
-    num_cached = (length - 1) // 4 * 4
+    num_cached = length - 1
     assert engine.ends[1, 0].usage.cached_tokens == num_cached
     assert any(e.start_position == num_cached for p in engine.runner.plans[6:] for e in p.scheduled)
 
@@ -200,6 +200,68 @@ def test_prefix_counters_count_tokens_of_first_passes() -> None:
     counters = engine.scheduler.stats().counters
     assert (counters.prefix_queries, counters.prefix_hits, counters.prompt_tokens) == (19, 8, 19)
     assert [engine.ends[0, i].usage.cached_tokens for i in range(3)] == [0, 0, 0]
+
+
+def test_edited_prompt_computes_from_where_it_was_edited() -> None:
+    engine = Harness(num_blocks=20)
+    engine.add(prompt(19), max_tokens=1)
+    engine.run()
+    engine.add([*prompt(10), *prompt(9, 100)], max_tokens=1)
+    plan = engine.step()
+    assert plan.block_copies == (BlockCopy(2, 4),)
+    assert shape(plan) == [(1, 10, 9, 1)]
+    assert engine.ends[1, 0].usage.cached_tokens == 10
+    assert engine.scheduler.stats().counters.prefix_hits == 10
+    assert engine.scheduler.stats().counters.cow_copies == 0
+
+
+def test_answer_forked_in_the_middle_computes_only_what_is_new() -> None:
+    engine = Harness(num_blocks=20)
+    engine.add(prompt(6), max_tokens=12)
+    engine.run()
+    engine.add([*prompt(6), *engine.texts[0, 0][:8], 200], n=3, seed=1, max_tokens=4)
+    assert shape(engine.step()) == [(1, 14, 1, 3)]
+    engine.run()
+    assert {end.usage.cached_tokens for key, end in engine.ends.items() if key[0]} == {14}
+
+
+def test_preempted_sequence_takes_back_what_another_has_of_it_in_part() -> None:
+    engine = Harness(num_blocks=20)
+    engine.add(prompt(8), max_tokens=30)
+    engine.add([*prompt(6), *prompt(4, 100)], max_tokens=6)
+    engine.steps(2)
+    engine.preempt(1)
+    pool = engine.scheduler.kv.pool
+    pool.free([pool.allocate() for _ in range(pool.num_available)])
+    plan = engine.step()
+    assert plan.block_copies == (BlockCopy(1, engine.requests[1].sequences[0].block_table[1]),)
+    assert shape(plan)[1] == (1, 6, 6, 1)
+    engine.run()
+    assert engine.ends[1, 0].usage.cached_tokens == 0
+
+
+def test_failed_step_lets_go_of_the_source_of_its_copy() -> None:
+    engine = Harness()
+    engine.add(prompt(8), max_tokens=1)
+    engine.run()
+    engine.add([*prompt(6), 100], max_tokens=1)
+    engine.scheduler.schedule()
+    assert engine.num_live_blocks == 3
+    engine.take(engine.scheduler.fail_step("broken"))
+    engine.scheduler.check_integrity()
+    assert engine.num_live_blocks == 0
+
+
+def test_sequence_aborted_while_its_part_is_copied_leaves_nothing() -> None:
+    engine = Harness()
+    engine.add(prompt(8), max_tokens=1)
+    engine.run()
+    request = engine.add([*prompt(6), 100], max_tokens=1)
+    plan = engine.scheduler.schedule()
+    engine.abort(request)
+    engine.take(engine.scheduler.update(plan, engine.runner.execute(plan)))
+    engine.scheduler.check_integrity()
+    assert engine.num_live_blocks == 0
 
 
 # --- preemption ----------------------------------------------------------------------------------
