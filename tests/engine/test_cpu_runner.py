@@ -10,12 +10,14 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as QuantizationType
 
-from engine.config import EngineConfig
+from engine.config import EngineConfig, SchedulerConfig
 from engine.cpu_runner import CpuRunner, build_step_input, fused_runner_reason
 from engine.errors import ConfigError, ModelLoadError
 from engine.loader.model import open_model
 from engine.outputs import BlockCopy, SampleRequest, ScheduledSequence, SchedulerOutput
 from engine.sampling_params import SamplingParams
+from engine.scheduler import Scheduler
+from engine.sequence import Request
 from kernels.cpu.fused.features import NEEDED_FEATURES
 from tests.engine.loader.gguf_files import write_gguf
 from tests.engine.models.tiny import (
@@ -146,6 +148,40 @@ def test_the_builtin_model_agrees_with_the_exact_runner(builtin_model_path: Path
     assert similarity.mean() > 0.998
     assert similarity.min() > 0.97
     assert (ours.argmax(1) == exact.argmax(1)).mean() > 0.9
+
+
+@needs_fused_cpu
+@pytest.mark.model
+def test_the_builtin_model_says_the_same_behind_part_of_a_cached_block(
+    builtin_model_path: Path,
+) -> None:
+    """A prompt that leaves a cached one inside a block or at its edge; tokens and their log-probabilities, bit for bit."""
+    tokens = open_text_tokens(builtin_model_path)
+    runner = load(builtin_model_path, max_model_len=256)
+    for position in (1, 2, 7, 15, 16, 17, 24, 31, 32, 33):
+        prompt = [*tokens[:position], *tokens[20:26]]
+        hot, cold = Scheduler(runner.scheduler_config), Scheduler(without_cache(runner))
+        draw_all(hot, runner, tokens[:36])
+        num_known = hot.stats().counters.prefix_hits
+        ours, theirs = draw_all(hot, runner, prompt), draw_all(cold, runner, prompt)
+        assert hot.stats().counters.prefix_hits - num_known >= min(position, 32)
+        assert ours == theirs
+    runner.close()
+
+
+def without_cache(runner: CpuRunner) -> SchedulerConfig:
+    return replace(runner.scheduler_config, enable_prefix_caching=False)
+
+
+def draw_all(scheduler: Scheduler, runner: CpuRunner, prompt: list[int]) -> list[Any]:
+    """Three greedy tokens with their log-probabilities."""
+    params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True, logprobs=2)
+    scheduler.add_request(Request(0, prompt, params, 0.0))
+    drawn = []
+    while scheduler.has_work:
+        plan = scheduler.schedule()
+        drawn += scheduler.update(plan, runner.execute(plan))
+    return [output.sampled for output in drawn if output.sampled]
 
 
 def open_text_tokens(path: Path) -> list[int]:
