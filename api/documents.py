@@ -22,5 +22,7 @@ def stats_document(engine: Engine) -> dict[str, Any]:
         },
         "counters": asdict(stats.counters),
         "counterfactual_bytes": asdict(stats.counterfactual_bytes),
+        "counterfactual_bytes_ended": asdict(stats.counterfactual_bytes_ended),
+        "internal_fragmentation": asdict(stats.internal_fragmentation),
         "model": asdict(engine.info),
     }

@@ -5,6 +5,7 @@ finished candidates. Every series carries `model_name`.
 """
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -134,15 +135,27 @@ class _EngineCollector(Collector):
         yield self._counter("vllm:num_preemptions", "Preemptions.", counters.preemptions)
 
     def _own_series(self, stats: EngineStats) -> Iterator[Metric]:
-        blocks, policies = stats.blocks, stats.counterfactual_bytes
+        blocks, waste = stats.blocks, stats.internal_fragmentation
         states = {name: getattr(blocks, name) for name in ("private", "shared", "cached", "free")}
-        held = {name: getattr(policies, name) for name in ("paged", "max_len", "pow2", "exact")}
+        live, ended = asdict(stats.counterfactual_bytes), asdict(stats.counterfactual_bytes_ended)
         yield self._gauge("pageturn:blocks", "KV blocks by state.", states, "state")
         yield self._gauge(
             "pageturn:tokens_stored", "Tokens whose KV is in the pool.", stats.tokens_stored
         )
         yield self._gauge(
-            "pageturn:counterfactual_bytes", "KV bytes of the live load by policy.", held, "policy"
+            "pageturn:counterfactual_bytes", "KV bytes of the live load by policy.", live, "policy"
+        )
+        yield self._counter(
+            "pageturn:counterfactual_ended_bytes",
+            "KV bytes that ended sequences took in the end, by policy.",
+            ended,
+            "policy",
+        )
+        yield self._gauge(
+            "pageturn:internal_fragmentation_bytes", "Live KV bytes without a token.", waste.bytes
+        )
+        yield self._gauge(
+            "pageturn:internal_fragmentation_ratio", "Their share of live KV bytes.", waste.share
         )
         yield self._counter("pageturn:forks", "Candidates forked.", stats.counters.forks)
         yield self._counter(

@@ -1,10 +1,11 @@
 """What does paging buy over contiguous KV memory? `python -m benchmarks.bench_kv_policy`
 
-A seeded trace of 500 requests with chat-like lengths, all waiting from the start, runs to its end three times under the
-same memory (of 4, and of 8 whole contexts): through the real scheduler with a model that costs nothing, and through two simulations of contiguous memory
+A seeded trace of 500 requests with chat-like lengths, all waiting from the start, runs to its end four times under the
+same memory (of 4, and of 8 whole contexts): through the real scheduler with a model that costs nothing, and through three simulations of contiguous memory
 with the same sequence slots, token budget and sharing of it. `max_len` reserves the model's length for every sequence,
-`pow2` the next power of two of the length that it will reach (it knows it beforehand, and suffers no fragmentation
-between its regions; both favours are the PagedAttention paper's). No prompt shares a prefix with another.
+`pow2` the next power of two of its real final length, and `exact` that length: an oracle, as nobody knows it beforehand. None
+of them suffers from fragmentation between its regions. All these favours are the PagedAttention paper's. No prompt shares a
+prefix with another.
 
 Utilisation is tokens stored over slots held, summed over all steps. The last line is JSON. To reach: utilisation of 96%
 or more, a largest batch of 4 times that of `max_len`, its steps in a quarter, judged where memory holds 4 contexts. Where
@@ -131,12 +132,17 @@ def run_contiguous(
     return figures
 
 
+def final_length(lengths: Lengths) -> int:
+    """Tokens stored in the end: the last one drawn never is."""
+    return lengths.num_prompt + lengths.num_output - 1
+
+
 def next_power_of_two(lengths: Lengths) -> int:
-    return 1 << (lengths.num_prompt + lengths.num_output - 1).bit_length()
+    return 1 << (final_length(lengths) - 1).bit_length()
 
 
 def run_policies(trace: list[Lengths], num_contexts: int) -> dict[str, Figures]:
-    """All three, in memory for `num_contexts` whole contexts."""
+    """All four, in memory for `num_contexts` whole contexts."""
     config = make_config(
         block_size=BLOCK_SIZE,
         num_blocks=num_contexts * MAX_MODEL_LEN // BLOCK_SIZE,
@@ -148,6 +154,7 @@ def run_policies(trace: list[Lengths], num_contexts: int) -> dict[str, Figures]:
         "paged": run_paged(trace, config),
         "max_len": run_contiguous(trace, config, lambda lengths: MAX_MODEL_LEN),
         "pow2": run_contiguous(trace, config, next_power_of_two),
+        "exact": run_contiguous(trace, config, final_length),
     }
     for name, figures in results.items():
         print(

@@ -1,13 +1,12 @@
-"""Pictures of the scheduling half for people: counters, a request, the block map, what contiguous memory would have cost."""
+"""Pictures of the scheduling half for people: counters, a request, the block map."""
 
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from engine.block_pool import BlockPool
-from engine.config import SchedulerConfig
 from engine.sequence import Request, Sequence, SequenceStatus
-from engine.stats import BlockInfo, CounterfactualBytes, Counters, RequestInfo
+from engine.stats import BlockInfo, Counters, RequestInfo
 
 
 @dataclass(slots=True)
@@ -58,20 +57,6 @@ def describe_blocks(pool: BlockPool, sequences: Iterable[Sequence]) -> tuple[Blo
     return tuple(
         BlockInfo(b.block_id, b.state, b.ref_count, tuple(sorted(owners.get(b.block_id, ()))))
         for b in pool.blocks
-    )
-
-
-def counterfactual_bytes(
-    config: SchedulerConfig, pool: BlockPool, running: Iterable[Sequence]
-) -> CounterfactualBytes:
-    """What the running sequences hold, and what they would hold in memory that is contiguous and never shared."""
-    lengths = [seq.num_computed_tokens for seq in running]
-    num_live_blocks = config.num_blocks - pool.num_available
-    return CounterfactualBytes(
-        paged=num_live_blocks * config.block_size * config.bytes_per_token,
-        max_len=len(lengths) * config.max_model_len * config.bytes_per_token,
-        pow2=sum(1 << (n - 1).bit_length() for n in lengths if n) * config.bytes_per_token,
-        exact=sum(lengths) * config.bytes_per_token,
     )
 
 

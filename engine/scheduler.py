@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from engine.admission import check_request, max_output_tokens
 from engine.config import SchedulerConfig
+from engine.counterfactuals import Counterfactuals
 from engine.kv_cache_manager import KVCacheManager
 from engine.outputs import (
     FinishReason,
@@ -22,7 +23,7 @@ from engine.outputs import (
     StepOutput,
 )
 from engine.planner import Planner
-from engine.reports import Tally, counterfactual_bytes, describe_blocks, describe_request
+from engine.reports import Tally, describe_blocks, describe_request
 from engine.roster import Roster
 from engine.sequence import Request, Sequence, SequenceStatus
 from engine.stats import BlockInfo, EngineStats, RequestInfo
@@ -37,6 +38,7 @@ class Scheduler:
         self.kv = KVCacheManager(config)
         self._roster = Roster()
         self._tally = Tally()
+        self._counterfactuals = Counterfactuals(config)
         self._planner = Planner(config, self.kv, self._roster, self._tally)
         self._watchdog = Watchdog(config, self.kv, self._roster)
         self._seq_ids = itertools.count()
@@ -180,6 +182,7 @@ class Scheduler:
         heir = self._roster.leave(seq)
         if heir is not None:
             self.kv.fork(seq, heir)
+        self._counterfactuals.note_end(seq)
         num_blocks = len(seq.block_table)
         num_shared = max(self.kv.count_shared(seq), seq.num_forked_blocks)
         started = time.perf_counter()
@@ -219,7 +222,9 @@ class Scheduler:
             waiting_capacity=num_short,
             waiting_budget=num_waiting - num_short,
             counters=self._tally.counters(self.kv.num_cow_copies),
-            counterfactual_bytes=counterfactual_bytes(self.config, pool, self._roster.running),
+            counterfactual_bytes=self._counterfactuals.live(pool, self._roster.running),
+            counterfactual_bytes_ended=self._counterfactuals.ended(),
+            internal_fragmentation=self._counterfactuals.fragmentation(pool),
         )
 
     def requests(self) -> tuple[RequestInfo, ...]:

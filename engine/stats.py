@@ -35,10 +35,10 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class CounterfactualBytes:
-    """KV memory of the live load: as paged, and as three contiguous policies would hold it.
+    """KV memory as paged, and as three contiguous policies would hold it.
 
-    Baselines of the PagedAttention paper (Kwon et al. 2023): reserve max_model_len, the next power of two of the
-    length so far, and the exact length.
+    They reserve max_model_len, the next power of two of the length, and exactly the length: the length so far for the live
+    load (a lower bound), the final one for what has ended. See engine/counterfactuals.py.
     """
 
     paged: int = 0
@@ -48,8 +48,19 @@ class CounterfactualBytes:
 
 
 @dataclass(frozen=True, slots=True)
+class InternalFragmentation:
+    """Bytes of live blocks that hold no token yet, and their share of all bytes of live blocks (0 to 1)."""
+
+    bytes: int = 0
+    share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStats:
     """The engine after a step. `time` is seconds since the epoch; waiting splits by reason.
+
+    `counterfactual_bytes` and `internal_fragmentation` are of the live load, `counterfactual_bytes_ended` sums since start over
+    the sequences that have ended.
 
     waiting_capacity: no block or sequence slot is free for it; waiting_budget: this step's token budget was spent.
     """
@@ -65,6 +76,8 @@ class EngineStats:
     waiting_budget: int
     counters: Counters
     counterfactual_bytes: CounterfactualBytes
+    counterfactual_bytes_ended: CounterfactualBytes
+    internal_fragmentation: InternalFragmentation
 
 
 class BlockState(StrEnum):

@@ -31,6 +31,7 @@ from engine.stats import (
     EngineStats,
     EngineStatus,
     FinishedCandidate,
+    InternalFragmentation,
     ModelInfo,
     RequestInfo,
 )
@@ -186,6 +187,8 @@ class FakeEngine:
             waiting_budget=0,
             counters=Counters(generated_tokens=self.generated_tokens),
             counterfactual_bytes=CounterfactualBytes(1, 4, 2, 1),
+            counterfactual_bytes_ended=CounterfactualBytes(16, 64, 32, 15),
+            internal_fragmentation=InternalFragmentation(6, 0.25),
         )
 
     def add_finished_listener(self, listener: Callable[[FinishedCandidate], None]) -> None:

@@ -29,6 +29,9 @@ SERIES = [
     "pageturn:cow_copies_total",
     "pageturn:forks_total",
     "pageturn:counterfactual_bytes",
+    "pageturn:counterfactual_ended_bytes_total",
+    "pageturn:internal_fragmentation_bytes",
+    "pageturn:internal_fragmentation_ratio",
 ]
 
 
@@ -68,6 +71,9 @@ async def test_gauges_follow_the_engine() -> None:
     assert value(text, "pageturn:blocks", state="private") == 4
     assert value(text, "pageturn:blocks", state="free") == 4
     assert value(text, "pageturn:counterfactual_bytes", policy="max_len") == 4
+    assert value(text, "pageturn:counterfactual_ended_bytes_total", policy="exact") == 15
+    assert value(text, "pageturn:internal_fragmentation_bytes") == 6
+    assert value(text, "pageturn:internal_fragmentation_ratio") == 0.25
 
 
 def test_the_document_lists_every_series() -> None:

@@ -99,7 +99,10 @@ async def test_stats_are_one_document_that_adds_up(running: Running) -> None:
         "generated_tokens",
         "prompt_tokens",
     }
-    assert document["counterfactual_bytes"].keys() == {"paged", "max_len", "pow2", "exact"}
+    policies = {"paged", "max_len", "pow2", "exact"}
+    assert document["counterfactual_bytes"].keys() == policies
+    assert document["counterfactual_bytes_ended"].keys() == policies
+    assert document["internal_fragmentation"] == {"bytes": 6, "share": 0.25}
     assert document["model"]["model_name"] == "fake"
 
 

@@ -7,7 +7,13 @@ import pytest
 
 from chat.sampler import EngineSampler, sample_of
 from engine.errors import EngineNotReadyError
-from engine.stats import BlockCounts, CounterfactualBytes, Counters, EngineStats
+from engine.stats import (
+    BlockCounts,
+    CounterfactualBytes,
+    Counters,
+    EngineStats,
+    InternalFragmentation,
+)
 from storage.records import EngineSample
 from storage.storage import Storage
 from tests.chat.fakes import FakeClock
@@ -24,6 +30,8 @@ IDLE = EngineStats(
     waiting_budget=0,
     counters=Counters(11, 12, 13, 14, 15, 16, 17, 18),
     counterfactual_bytes=CounterfactualBytes(21, 22, 23, 24),
+    counterfactual_bytes_ended=CounterfactualBytes(31, 32, 33, 34),
+    internal_fragmentation=InternalFragmentation(41, 0.5),
 )
 
 
