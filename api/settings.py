@@ -17,7 +17,14 @@ from pydantic import BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from api.keys import ALLOWED, read_key_file, split_keys
-from engine.config import AttentionBackend, DType, EngineConfig, Quantization, SchedulingPolicy
+from engine.config import (
+    AttentionBackend,
+    DType,
+    EngineConfig,
+    Quantization,
+    SchedulingPolicy,
+    allowed_range,
+)
 from engine.errors import ConfigError
 
 ENV_PREFIX = "PAGETURN_"
@@ -73,22 +80,30 @@ class Settings(BaseSettings):
     database_url: str | None = _option(
         None, "SQLAlchemy async URL (default: pageturn.db in --data-dir)", "a SQLAlchemy async URL"
     )
-    block_size: int = _option(16, "tokens per KV block", _WHOLE)
+    block_size: int = _option(
+        16,
+        "tokens per KV block; the fused CPU runner takes multiples of 16",
+        allowed_range("block_size"),
+    )
     num_blocks: int | None = _option(
         None,
         "KV blocks in the pool (default: from --kv-cache-memory, else from free memory)",
-        _WHOLE,
+        allowed_range("num_blocks"),
     )
     kv_cache_memory: Annotated[int | None, BeforeValidator(_parse_bytes)] = _option(
         None,
-        "memory for KV blocks, for example 512MiB or 2GiB",
+        "memory for KV blocks, for example 512MiB or 2GiB; not with --num-blocks",
         "bytes, or a number with KiB, MiB or GiB",
     )
     max_model_len: int | None = _option(
-        None, "longest prompt with its answer, in tokens (default: the model's)", _WHOLE
+        None,
+        "longest prompt with its answer, in tokens (default: the model's)",
+        allowed_range("max_model_len"),
     )
-    max_num_seqs: int = _option(64, "sequences that run at once", _WHOLE)
-    max_num_batched_tokens: int = _option(512, "token budget of one engine step", _WHOLE)
+    max_num_seqs: int = _option(64, "sequences that run at once", allowed_range("max_num_seqs"))
+    max_num_batched_tokens: int = _option(
+        512, "token budget of one engine step", allowed_range("max_num_batched_tokens")
+    )
     scheduling_policy: SchedulingPolicy = _choice(
         SchedulingPolicy, "fcfs", "who goes first: by arrival, or by the requests' priority"
     )
@@ -102,7 +117,7 @@ class Settings(BaseSettings):
         False, "do not reuse the KV of equal prefixes", "true or false"
     )
     seed: int | None = _option(
-        None, "seed of draws that have none (default: fresh entropy)", _WHOLE
+        None, "seed of draws that have none (default: fresh entropy)", allowed_range("seed")
     )
     api_key: SecretStr | None = _option(
         None, "key that every client must show, or several with commas between", ALLOWED
@@ -172,6 +187,11 @@ def load_settings(arguments: Sequence[str]) -> Settings:
         field = str(first["loc"][0])
         value = "(hidden)" if field == "api_key" else first["input"]
         raise ConfigError(_name_source(field, given), value, _allowed(field)) from None
+    except ConfigError as error:
+        field = error.option.removeprefix("--").replace("-", "_")
+        if field not in Settings.model_fields:
+            raise
+        raise ConfigError(_name_source(field, given), error.value, error.allowed) from None
 
 
 def unknown_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
@@ -181,9 +201,9 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def _name_source(field: str, given: Mapping[str, object]) -> str:
-    if field in given:
-        return option_name(field)
-    return f"{option_name(field)} (from {ENV_PREFIX}{field.upper()})"
+    variable = ENV_PREFIX + field.upper()
+    is_variable = field not in given and any(name.upper() == variable for name in os.environ)
+    return f"{option_name(field)} (from {variable})" if is_variable else option_name(field)
 
 
 def _allowed(field: str) -> str:

@@ -1,5 +1,6 @@
 """What a person sets, once and frozen (`EngineConfig`), and what start-up computes from it (`SchedulerConfig`)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -10,6 +11,23 @@ DType = Literal["auto", "float32", "bfloat16", "float16"]
 AttentionBackend = Literal["auto", "triton", "cpu", "reference"]
 Quantization = Literal["auto", "none"]
 SchedulingPolicy = Literal["fcfs", "priority"]
+
+RANGES: Mapping[str, tuple[int, int]] = {
+    "block_size": (1, 1024),
+    "num_blocks": (1, 2**31 - 1),
+    "kv_cache_memory": (1, 2**50),
+    "max_model_len": (2, 2**24),
+    "max_num_seqs": (1, 65_536),
+    "max_num_batched_tokens": (1, 2**20),
+    "seed": (0, 2**64 - 1),
+}
+"""Lowest and highest value of each number; the shortest context is a token and the one that follows it."""
+
+
+def allowed_range(field: str) -> str:
+    """What an error says is allowed for a number."""
+    low, high = RANGES[field]
+    return f"a whole number from {low} to {high}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,23 +55,33 @@ class EngineConfig:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        _check_range("--block-size", self.block_size, 1, 1024)
-        _check_range("--num-blocks", self.num_blocks, 1, 2**31 - 1)
-        _check_range("--kv-cache-memory", self.kv_cache_memory, 1, 2**50)
-        _check_range("--max-model-len", self.max_model_len, 1, 2**24)
-        _check_range("--max-num-seqs", self.max_num_seqs, 1, 65_536)
-        _check_range("--max-num-batched-tokens", self.max_num_batched_tokens, 1, 2**20)
-        _check_range("--seed", self.seed, 0, 2**64 - 1)
+        for field in RANGES:
+            _check_range(field, getattr(self, field))
         _check_choice("--dtype", self.dtype, get_args(DType))
         _check_choice("--kv-cache-dtype", self.kv_cache_dtype, get_args(DType))
         _check_choice("--quantization", self.quantization, get_args(Quantization))
         _check_choice("--attention-backend", self.attention_backend, get_args(AttentionBackend))
         _check_choice("--scheduling-policy", self.scheduling_policy, get_args(SchedulingPolicy))
+        self._check_together()
+
+    def _check_together(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(
                 "--max-num-batched-tokens",
                 self.max_num_batched_tokens,
                 f"at least --max-num-seqs ({self.max_num_seqs}), so that every sequence can decode",
+            )
+        if self.num_blocks is not None and self.kv_cache_memory is not None:
+            raise ConfigError(
+                "--kv-cache-memory",
+                self.kv_cache_memory,
+                f"not beside --num-blocks ({self.num_blocks}), which sets the pool's size too",
+            )
+        if self.num_blocks == self.block_size == 1:
+            raise ConfigError(
+                "--num-blocks",
+                self.num_blocks,
+                "at least 2 of --block-size 1: a token needs room for the one that follows it",
             )
 
 
@@ -77,9 +105,11 @@ class SchedulerConfig:
     bytes_per_token: int
 
 
-def _check_range(option: str, value: int | None, low: int, high: int) -> None:
+def _check_range(field: str, value: int | None) -> None:
+    low, high = RANGES[field]
     if value is not None and not low <= value <= high:
-        raise ConfigError(option, value, f"a whole number from {low} to {high}")
+        option = "--" + field.replace("_", "-")
+        raise ConfigError(option, value, allowed_range(field))
 
 
 def _check_choice(option: str, value: str, allowed: tuple[str, ...]) -> None:

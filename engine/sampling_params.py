@@ -5,7 +5,8 @@ HTTP body, stored JSON), `validate_for_model` checks what only a loaded model ca
 
 Rules of the wire form: null is the same as absent. Numbers are finite and never booleans; counts, ids and seeds are
 whole numbers. Names in UNSUPPORTED_FIELDS are refused unless they have the value that changes nothing. What costs time in
-every step is limited: 16 stop strings of 4,096 characters, 1,024 entries of logit_bias and of stop_token_ids.
+every step is limited: 16 stop strings of 4,096 characters, 1,024 entries of logit_bias and of stop_token_ids, a cache_salt of
+256 characters.
 """
 
 import math
@@ -19,6 +20,7 @@ MAX_LOGPROBS = 20
 DEFAULT_MAX_TOKENS = 1024
 MAX_STOP_STRINGS, MAX_STOP_LENGTH = 16, 4096
 MAX_LISTED_TOKENS = 1024
+MAX_SALT_LENGTH = 256
 GREEDY_TEMPERATURE = 1e-3
 MIN_PRIORITY, MAX_PRIORITY = -100, 100
 MIN_SEED, MAX_SEED = -(2**63), 2**64 - 1
@@ -166,17 +168,13 @@ class _Reader:
     def _stop(self) -> tuple[str, ...]:
         value = self.given.get("stop", [])
         if isinstance(value, str):
-            return (self._stop_string("stop", value),)
+            return (self._short_text("stop", value, MAX_STOP_LENGTH),)
         items = self._list("stop", value, "a string or a list of strings")
         if len(items) > MAX_STOP_STRINGS:
             raise self._error("stop", f"at most {MAX_STOP_STRINGS} stop strings", len(items))
-        return tuple(self._stop_string(f"stop[{i}]", item) for i, item in enumerate(items))
-
-    def _stop_string(self, path: str, value: object) -> str:
-        text = self._text(path, value)
-        if len(text) > MAX_STOP_LENGTH:
-            raise self._error(path, f"at most {MAX_STOP_LENGTH} characters", text)
-        return text
+        return tuple(
+            self._short_text(f"stop[{i}]", item, MAX_STOP_LENGTH) for i, item in enumerate(items)
+        )
 
     def _stop_token_ids(self) -> tuple[int, ...]:
         items = self._list("stop_token_ids", self.given.get("stop_token_ids", []), "a list of ids")
@@ -219,7 +217,7 @@ class _Reader:
 
     def _cache_salt(self) -> str | None:
         value = self.given.get("cache_salt")
-        return None if value is None else self._text("cache_salt", value)
+        return None if value is None else self._short_text("cache_salt", value, MAX_SALT_LENGTH)
 
     def _number(self, name: str, default: float, low: float, high: float) -> float:
         return self._real(name, self.given.get(name, default), low, high)
@@ -256,6 +254,12 @@ class _Reader:
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
             raise self._error(path, allowed, value)
         return list(value)
+
+    def _short_text(self, path: str, value: object, limit: int) -> str:
+        text = self._text(path, value)
+        if len(text) > limit:
+            raise self._error(path, f"at most {limit} characters", text)
+        return text
 
     def _text(self, path: str, value: object) -> str:
         if not isinstance(value, str) or not value:

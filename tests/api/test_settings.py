@@ -114,7 +114,21 @@ def test_everything_reaches_the_engine() -> None:
         ("--port 70000", "--port", "'70000'", "0 to 65535"),
         ("--port x", "--port", "'x'", "whole number"),
         ("--block-size 0", "--block-size", "0", "1 to 1024"),
-        ("--block-size 1.5", "--block-size", "'1.5'", "whole number"),
+        ("--block-size 1025", "--block-size", "1025", "1 to 1024"),
+        ("--block-size 1.5", "--block-size", "'1.5'", "whole number from 1 to 1024"),
+        ("--num-blocks 0", "--num-blocks", "0", "1 to 2147483647"),
+        ("--num-blocks many", "--num-blocks", "'many'", "1 to 2147483647"),
+        (
+            "--num-blocks 9 --kv-cache-memory 1MiB",
+            "--kv-cache-memory",
+            "1048576",
+            "--num-blocks (9)",
+        ),
+        ("--num-blocks 1 --block-size 1", "--num-blocks", "1", "at least 2"),
+        ("--max-model-len 1", "--max-model-len", "1", "2 to"),
+        ("--max-num-seqs 0", "--max-num-seqs", "0", "1 to 65536"),
+        ("--kv-cache-memory 0", "--kv-cache-memory", "0", "1 to"),
+        ("--kv-cache-memory -1", "--kv-cache-memory", "-1", "1 to"),
         ("--dtype int8", "--dtype", "'int8'", "auto, float32, bfloat16, float16"),
         (
             "--attention-backend cuda",
@@ -146,6 +160,31 @@ def test_a_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAGETURN_PORT", "x")
     with pytest.raises(ConfigError, match=r"^--port \(from PAGETURN_PORT\): 'x' is not allowed"):
         load_settings([])
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"BLOCK_SIZE": "0"}, "--block-size (from PAGETURN_BLOCK_SIZE): 0 is not allowed; a whole"),
+        ({"NUM_BLOCKS": "0"}, "--num-blocks (from PAGETURN_NUM_BLOCKS): 0 is not allowed; a whole"),
+        (
+            {"SCHEDULING_POLICY": "lifo"},
+            "--scheduling-policy (from PAGETURN_SCHEDULING_POLICY): 'lifo' is not allowed; one of",
+        ),
+        (
+            {"MAX_NUM_SEQS": "600"},
+            "--max-num-batched-tokens: 512 is not allowed; at least --max-num-seqs (600), so",
+        ),
+    ],
+)
+def test_a_variable_that_cannot_work_is_named(
+    variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(f"PAGETURN_{name}", value)
+    with pytest.raises(ConfigError) as raised:
+        load_settings([])
+    assert str(raised.value).startswith(message)
 
 
 def test_a_bad_key_is_not_shown() -> None:

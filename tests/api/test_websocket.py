@@ -166,6 +166,12 @@ BAD_FRAMES = [
         None,
     ),
     (
+        {"type": "send", "content": "a", "sampling": {"priority": -101}},
+        "invalid_value",
+        "sampling.priority",
+        None,
+    ),
+    (
         {"type": "send", "content": "a", "sampling": {"zebra": 3}},
         "unknown_field",
         "sampling.zebra",

@@ -43,7 +43,7 @@ def test_bytes_of_a_token(model: ModelConfig) -> None:
 
 
 def test_the_number_asked_for_comes_first() -> None:
-    chosen = size(num_blocks=7, kv_cache_memory=MIB, block_size=8)
+    chosen = size(num_blocks=7, block_size=8)
     assert chosen == KVCacheSize(7, 8 * 1024, "--num-blocks 7")
 
 

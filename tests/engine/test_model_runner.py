@@ -211,7 +211,19 @@ def test_kv_memory_may_be_of_another_type(folder: Path) -> None:
 
 
 def test_a_pool_of_one_block_warms_up(folder: Path) -> None:
-    assert load(folder, num_blocks=1, block_size=1).info.num_blocks == 1
+    assert load(folder, num_blocks=1, block_size=2).info.num_blocks == 1
+
+
+@pytest.mark.parametrize(
+    ("block_size", "table"), [(1, range(19, -1, -1)), (3, [8, 1, 5, 0, 3, 2, 9]), (1024, [1])]
+)
+def test_text_is_the_same_in_blocks_of_any_size(
+    folder: Path, block_size: int, table: Sequence[int]
+) -> None:
+    prompt = [3, 1, 4, 1, 5, 9, 2, 6]
+    expected = greedy(load(folder), prompt, [13, 2, 7, 0, 19], 12)
+    runner = load(folder, block_size=block_size)
+    assert greedy(runner, prompt, list(table), 12) == expected
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,7 @@ BAD_NUMBERS = [math.nan, math.inf, -math.inf, True, "1", [1], {}]
         ("logprobs", -1),
         ("logprobs", "yes"),
         ("cache_salt", ""),
+        ("cache_salt", "x" * 257),
         ("cache_salt", 5),
         ("cache_salt", "\udfff"),
     ],
@@ -155,6 +156,26 @@ def test_refusals_name_the_field_under_its_path(name: str, value: object) -> Non
     error = refused({name: value}, "sampling")
     assert (error.param, error.code) == (f"sampling.{name}", "invalid_value")
     assert refused({name: value}).param == name
+
+
+@pytest.mark.parametrize(
+    ("mapping", "message"),
+    [
+        ({"priority": 101}, "priority: 101 is not allowed; a whole number, -100 to 100"),
+        ({"priority": "high"}, "priority: 'high' is not allowed; a whole number, -100 to 100"),
+        ({"n": 0}, "n: 0 is not allowed; a whole number, 1 or more"),
+        ({"temperature": 2.5}, "temperature: 2.5 is not allowed; a number from 0 to 2"),
+        ({"top_k": -2}, "top_k: -2 is not allowed; a whole number, -1 or more"),
+        ({"max_tokens": 1.5}, "max_tokens: 1.5 is not allowed; a whole number, 0 or more"),
+        ({"stop": ["a", ""]}, "stop[1]: '' is not allowed; a string that is not empty"),
+        ({"cache_salt": ""}, "cache_salt: '' is not allowed; a string that is not empty"),
+    ],
+)
+def test_refusals_tell_the_value_and_what_is_allowed(
+    mapping: dict[str, object], message: str
+) -> None:
+    assert refused(mapping).message == message
+    assert refused(mapping, "sampling").message == f"sampling.{message}"
 
 
 @pytest.mark.parametrize(

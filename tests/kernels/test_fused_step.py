@@ -74,7 +74,7 @@ def test_prefill_and_decode_agree_with_numpy(name: str) -> None:
     fused.close()
 
 
-@pytest.mark.parametrize(("block_size", "num_blocks"), [(16, 64), (32, 32), (128, 8)])
+@pytest.mark.parametrize(("block_size", "num_blocks"), [(16, 64), (32, 32), (128, 8), (1024, 8)])
 def test_block_sizes_give_the_same_bits(
     small_model: RandomModel, block_size: int, num_blocks: int
 ) -> None:
