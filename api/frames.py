@@ -63,6 +63,14 @@ class Regenerate(ClientFrame):
     sampling: dict[str, Any] | None = None
 
 
+class Continue(ClientFrame):
+    type: Literal["continue"]
+    message_id: str
+    at_token: int | None = Field(None, ge=0)
+    n: int | None = None
+    sampling: dict[str, Any] | None = None
+
+
 class Edit(ClientFrame):
     type: Literal["edit"]
     message_id: str
@@ -104,7 +112,9 @@ class Ping(ClientFrame):
     type: Literal["ping"]
 
 
-AnyFrame = Send | Regenerate | Edit | Select | Stop | Attach | Subscribe | Unsubscribe | Ping
+AnyFrame = (
+    Send | Regenerate | Continue | Edit | Select | Stop | Attach | Subscribe | Unsubscribe | Ping
+)
 CLIENT_TYPES = {
     frame.model_fields["type"].annotation.__args__[0]: frame for frame in AnyFrame.__args__
 }

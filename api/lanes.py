@@ -16,7 +16,10 @@ Put = Callable[[str], Awaitable[None]]
 
 
 class Lane:
-    """Sends a generation's events as text frames. `attached` lanes take events from `attach` alone."""
+    """Sends a generation's events as text frames.
+
+    `attached` lanes take events from `attach` alone, so none of them can have passed before.
+    """
 
     def __init__(self, generation_id: str, put: Put, from_seq: int, *, attached: bool) -> None:
         self.generation_id = generation_id
@@ -26,7 +29,7 @@ class Lane:
 
     async def pass_on(self, event: GenerationEvent) -> None:
         """Send the event unless it has passed."""
-        if event.seq > self.last_seq:
+        if self.attached or event.seq > self.last_seq:
             self.last_seq = event.seq
             await self._send(event)
 

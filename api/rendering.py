@@ -41,12 +41,15 @@ class CandidateText:
 
 
 class GenerationText:
-    """The texts of a generation's candidates. Every window offers it the same events; each counts once."""
+    """The texts of a generation's candidates. Every window offers it the same events; each counts once.
+
+    `seq` is the last event contained; before the first there may be a snapshot of number -1.
+    """
 
     def __init__(self, new_renderer: Callable[[], StreamRenderer]) -> None:
         self.new_renderer = new_renderer
         self.candidates: dict[int, CandidateText] = {}
-        self.seq = -1
+        self.seq = -2
 
     def candidate(self, index: int) -> CandidateText:
         """The candidate's text, empty before its first event."""

@@ -17,6 +17,7 @@ from api.frames import (
     AnyFrame,
     Attach,
     BadFrame,
+    Continue,
     Edit,
     Ping,
     Regenerate,
@@ -131,7 +132,7 @@ class Connection:
 
     async def _carry_out(self, frame: AnyFrame) -> None:
         match frame:
-            case Send() | Regenerate() | Edit():
+            case Send() | Regenerate() | Continue() | Edit():
                 async with self._subscriptions.order:
                     started = await self._begin(frame)
                     await self._outbox.put_frame("started", to_wire(started), frame.request_id)
@@ -153,7 +154,7 @@ class Connection:
             case Ping():
                 await self._outbox.put_frame("pong", {}, frame.request_id)
 
-    async def _begin(self, frame: Send | Regenerate | Edit) -> Started:
+    async def _begin(self, frame: Send | Regenerate | Continue | Edit) -> Started:
         match frame:
             case Send():
                 return await self._chat.send(
@@ -166,6 +167,10 @@ class Connection:
             case Regenerate():
                 return await self._chat.regenerate(
                     frame.message_id, n=frame.n, sampling=frame.sampling
+                )
+            case Continue():
+                return await self._chat.continue_answer(
+                    frame.message_id, frame.at_token, n=frame.n, sampling=frame.sampling
                 )
             case Edit():
                 return await self._chat.edit(

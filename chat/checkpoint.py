@@ -1,4 +1,4 @@
-"""Writes the texts of streaming answers to the database about once a second, all of them in one transaction."""
+"""Writes the texts of streaming answers, with their tokens, to the database about once a second, all in one transaction."""
 
 import asyncio
 import logging
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from chat.ports import Clock, Timer
 from storage.conversations import ConversationStore
 from storage.errors import StorageError
+from storage.records import AnswerText
 
 logger = logging.getLogger(__name__)
 
@@ -19,11 +20,11 @@ class Checkpointer:
     def __init__(self, store: ConversationStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._changed: dict[str, Callable[[], str]] = {}
+        self._changed: dict[str, Callable[[], AnswerText]] = {}
         self._timer: Timer | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def mark(self, message_id: str, text: Callable[[], str]) -> None:
+    def mark(self, message_id: str, text: Callable[[], AnswerText]) -> None:
         """The message's text has grown; `text` gives it when the time comes."""
         self._changed[message_id] = text
         if self._timer is None:

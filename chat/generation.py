@@ -6,29 +6,39 @@ could grow: when what it should read next has left the buffer, it gets a `Snapsh
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from chat.events import Candidate, Delta, Finished, GenerationEvent, Progress, Snapshot
 from engine.errors import RequestError
+from storage.records import NOTHING, AnswerText
 
 BUFFER_EVENTS = 1024
 
 
 class Generation:
-    """The state that a generation shows. Only its run (chat/run.py) and the hub publish."""
+    """The state that a generation shows. Only its run (chat/run.py) and the hub publish.
+
+    Each answer starts as `beginning`, which no event tells: readers learn of it by a `Snapshot`.
+    """
 
     def __init__(
-        self, generation_id: str, conversation_id: str, message_ids: tuple[str, ...]
+        self,
+        generation_id: str,
+        conversation_id: str,
+        message_ids: tuple[str, ...],
+        beginning: AnswerText = NOTHING,
     ) -> None:
         self.id = generation_id
         self.conversation_id = conversation_id
         self.message_ids = message_ids
+        self.beginning = beginning
         self.candidates: dict[int, Candidate] = {}
         self.next_seq = 0
         self.is_finished = False
         self.subscriptions: set[Subscription] = set()
-        self._texts: list[list[str]] = [[] for _ in message_ids]
+        self._texts = [[beginning.content] for _ in message_ids]
+        self._token_ids = [list(beginning.token_ids) for _ in message_ids]
         self._events: deque[GenerationEvent] = deque(maxlen=BUFFER_EVENTS)
 
     @property
@@ -41,6 +51,10 @@ class Generation:
         parts = self._texts[index]
         parts[:] = ["".join(parts)]
         return parts[0]
+
+    def answer(self, index: int) -> AnswerText:
+        """What is to be stored of a candidate now."""
+        return AnswerText(self.text(index), tuple(self._token_ids[index]))
 
     def event(self, seq: int) -> GenerationEvent:
         """An event in the buffer."""
@@ -55,6 +69,10 @@ class Generation:
 
     def publish_progress(self, computed_tokens: int, prompt_tokens: int) -> None:
         self._publish(Progress(self.id, self.next_seq, computed_tokens, prompt_tokens))
+
+    def add_tokens(self, index: int, token_ids: Sequence[int]) -> None:
+        """Before their text, if they add any, is published."""
+        self._token_ids[index] += token_ids
 
     def publish_delta(self, index: int, text: str) -> None:
         self._texts[index].append(text)
@@ -89,13 +107,16 @@ class Subscription:
         on_close: Callable[[Generation], None],
         wake: asyncio.Event | None = None,
     ) -> None:
-        """Read from `from_seq` on, or a snapshot first when it is None. `wake` may be shared between readers."""
+        """Read from `from_seq` on, or a snapshot first when it is None. `wake` may be shared between readers.
+
+        Who reads from the first event on gets a snapshot first, too, where answers have a beginning.
+        """
         if from_seq is not None and not 0 <= from_seq <= generation.next_seq:
             message = f"from_seq is {from_seq}; 0 to {generation.next_seq} is possible"
             raise RequestError(message, param="from_seq")
         self.wake = wake or asyncio.Event()
         self._generation = generation
-        self._position = from_seq
+        self._position = None if from_seq == 0 and generation.beginning.content else from_seq
         self._on_close = on_close
         generation.subscriptions.add(self)
         self.wake.set()

@@ -63,16 +63,10 @@ class GenerationHub:
         finally:
             self._reserved.discard(conversation_id)
 
-    def launch(
-        self,
-        generation_id: str,
-        conversation_id: str,
-        message_ids: tuple[str, ...],
-        open_stream: Callable[[], Stream],
-    ) -> None:
+    def launch(self, generation: Generation, open_stream: Callable[[], Stream]) -> None:
         """Begin a generation whose answers are stored already. It counts as an orphan until someone attaches."""
+        generation_id, conversation_id = generation.id, generation.conversation_id
         assert conversation_id not in self._running_in, "the conversation has a generation already"
-        generation = Generation(generation_id, conversation_id, message_ids)
         run = GenerationRun(generation, open_stream, self._store, self._checkpointer)
         self._generations[generation_id] = generation
         self._runs[generation_id] = run

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Protocol
 
+from engine.detokenizer import TokenText
 from engine.outputs import EngineEvent
 from engine.sampling_params import SamplingParams
 from engine.stats import EngineStats
@@ -27,6 +28,10 @@ class Engine(Protocol):
     def stats(self) -> EngineStats: ...
 
     async def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]: ...
+
+    async def encode_answer(self, text: str) -> list[int]: ...
+
+    async def token_texts(self, token_ids: Sequence[int]) -> list[TokenText]: ...
 
     def check_request(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None: ...
 

@@ -11,7 +11,14 @@ from chat.events import Candidate
 from chat.generation import Generation
 from chat.ports import Stream
 from chat.wire import kv_json, timings_json, usage_json
-from engine.outputs import CandidateFinished, EngineEvent, FinishReason, PrefillProgress, TextDelta
+from engine.outputs import (
+    CandidateFinished,
+    EngineEvent,
+    FinishReason,
+    PrefillProgress,
+    RequestFinished,
+    TextDelta,
+)
 from storage.conversations import ConversationStore
 from storage.errors import StorageError
 from storage.records import AnswerEnd, Json
@@ -73,8 +80,8 @@ class GenerationRun:
         match event:
             case PrefillProgress():
                 self._generation.publish_progress(event.computed_tokens, event.prompt_tokens)
-            case TextDelta() if event.text:
-                self._extend(event.index, event.text)
+            case TextDelta():
+                self._extend(event)
             case CandidateFinished():
                 await self._end(
                     event.index,
@@ -84,13 +91,15 @@ class GenerationRun:
                     kv=kv_json(event.kv),
                     error=event.error,
                 )
-            case _:
+            case RequestFinished():
                 pass
 
-    def _extend(self, index: int, text: str) -> None:
-        generation = self._generation
-        generation.publish_delta(index, text)
-        self._checkpointer.mark(generation.message_ids[index], lambda: generation.text(index))
+    def _extend(self, delta: TextDelta) -> None:
+        generation, index = self._generation, delta.index
+        generation.add_tokens(index, delta.token_ids)
+        if delta.text:
+            generation.publish_delta(index, delta.text)
+            self._checkpointer.mark(generation.message_ids[index], lambda: generation.answer(index))
 
     async def _end(
         self,
@@ -102,8 +111,10 @@ class GenerationRun:
         kv: Json | None = None,
         error: str | None = None,
     ) -> None:
+        answer = self._generation.answer(index)
         end = AnswerEnd(
-            content=self._generation.text(index),
+            content=answer.content,
+            token_ids=answer.token_ids,
             status=self._status(index, reason),
             finish_reason=reason.value,
             usage=usage,

@@ -13,16 +13,18 @@ from typing import Any
 
 from chat.bulletin import Bulletin
 from chat.conversations import Conversations, found
-from chat.errors import NotFoundError
+from chat.errors import ConversationBusyError, NotFoundError
 from chat.events import ConversationEvent, ListEvent, Selected, Started, StartedCandidate
-from chat.generation import Subscription
+from chat.generation import Generation, Subscription
 from chat.hub import GenerationHub
 from chat.ports import Clock, Engine, SystemClock
 from chat.sampler import EngineSampler
 from chat.tasks import Tasks
+from chat.tokens import AnswerTokens, find_tokens
 from chat.turns import (
     DEFAULT_SAMPLING,
     as_frame_error,
+    as_full_context,
     candidate_seeds,
     check_content,
     merge_sampling,
@@ -34,7 +36,7 @@ from chat.watching import watch_conversation, watch_conversations
 from engine.errors import RequestError
 from engine.sampling_params import SamplingParams
 from storage.ids import new_id
-from storage.records import ConversationRecord, MessageRecord, NewTurn
+from storage.records import NOTHING, AnswerText, ConversationRecord, MessageRecord, NewTurn
 from storage.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -45,13 +47,17 @@ DEFAULT_ORPHAN_TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class _Turn:
-    """What is asked for, once its place in a tree is known. `content` None: answers below `parent_id` only."""
+    """What is asked for, once its place in a tree is known. `content` None: answers below `parent_id` only.
+
+    Answers start as `beginning`.
+    """
 
     conversation: ConversationRecord | None
     parent_id: str | None
     content: str | None
     n: int | None
     sampling: Sampling | None
+    beginning: AnswerText = NOTHING
 
 
 class ChatService:
@@ -129,6 +135,21 @@ class ChatService:
         """Make a sibling of a user's message with new content, and answer it."""
         return await self._tasks.finish(self._edit(message_id, content, n, sampling))
 
+    async def continue_answer(
+        self,
+        message_id: str,
+        at_token: int | None = None,
+        *,
+        n: int | None = None,
+        sampling: Sampling | None = None,
+    ) -> Started:
+        """Make siblings of an answer that begin with its first `at_token` tokens (None: all) and go on from there."""
+        return await self._tasks.finish(self._continue(message_id, at_token, n, sampling))
+
+    async def tokens(self, message_id: str) -> AnswerTokens:
+        """Where an answer that has ended can be cut. Raises ConversationBusyError while it is being written."""
+        return await self._tokens(await self._answer(message_id))
+
     async def select(self, message_id: str) -> Selected:
         """Move the head to the leaf last viewed below a message; open candidates are closed by it."""
         return await self._tasks.finish(self._select(message_id))
@@ -196,6 +217,17 @@ class ChatService:
             turn = _Turn(conversation, message.parent_id, content, n, sampling)
             return await self._begin(turn)
 
+    async def _continue(
+        self, message_id: str, at_token: int | None, n: int | None, sampling: Sampling | None
+    ) -> Started:
+        conversation_id = (await self._answer(message_id)).conversation_id
+        with self._hub.reserve(conversation_id):
+            conversation = await self._conversation(conversation_id)
+            message = await self._answer(message_id)
+            beginning = (await self._tokens(message)).first(at_token)
+            turn = _Turn(conversation, message.parent_id, None, n, sampling, beginning)
+            return await self._begin(turn)
+
     async def _select(self, message_id: str) -> Selected:
         with found("message_id"):
             message = await self._store.message(message_id)
@@ -218,14 +250,13 @@ class ChatService:
             generation_id=new_id(),
             seeds=candidate_seeds(params),
             sampling=sampling,
+            beginning=turn.beginning,
         )
         stored = await self._store.add_turn(new)
-        self._hub.launch(
-            new.generation_id,
-            stored.conversation_id,
-            stored.answer_ids,
-            lambda: self._engine.submit(prompt, params),
+        generation = Generation(
+            new.generation_id, stored.conversation_id, stored.answer_ids, turn.beginning
         )
+        self._hub.launch(generation, lambda: self._engine.submit(prompt, params))
         return Started(
             stored.conversation_id,
             stored.user_message_id,
@@ -241,16 +272,31 @@ class ChatService:
             prompt = await self._engine.render_chat(
                 prompt_messages(system_prompt, path, turn.content)
             )
+            prompt += turn.beginning.token_ids
             self._engine.check_request(prompt, params)
         except RequestError as error:
-            raise as_frame_error(
-                error, "message_id" if turn.content is None else "content"
-            ) from error
+            told = as_full_context(error) if turn.beginning.token_ids else error
+            param = "message_id" if turn.content is None else "content"
+            raise as_frame_error(told, param) from error
         return prompt
 
     async def _conversation(self, conversation_id: str) -> ConversationRecord:
         with found("conversation_id"):
             return await self._store.get(conversation_id)
+
+    async def _answer(self, message_id: str) -> MessageRecord:
+        message = await self._message(message_id, "message_id")
+        if message.role != "assistant":
+            raise RequestError(
+                "only an answer has tokens; this is a user's message", param="message_id"
+            )
+        return message
+
+    async def _tokens(self, message: MessageRecord) -> AnswerTokens:
+        if message.status == "generating":
+            raise ConversationBusyError("this answer is still being written", param="message_id")
+        drawn = await self._store.token_ids(message.id)
+        return await find_tokens(self._engine, message.content, drawn)
 
     async def _message(self, message_id: str, param: str) -> MessageRecord:
         with found(param):

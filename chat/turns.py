@@ -85,6 +85,14 @@ def prompt_messages(
     return messages if content is None else [*messages, {"role": "user", "content": content}]
 
 
+def as_full_context(error: RequestError) -> RequestError:
+    """The engine's complaint about a prompt that ends with the kept beginning of an answer."""
+    if error.code != "context_length_exceeded":
+        return error
+    message = f"nothing is left of the context to continue this answer in: {error.message}"
+    return RequestError(message, param=error.param, code=error.code)
+
+
 def as_frame_error(error: RequestError, content_param: str) -> RequestError:
     """The engine's complaint in terms of a frame: the prompt is `content_param`, parameters lie in `sampling`."""
     param = error.param

@@ -16,6 +16,7 @@ from typing import TypeVar, assert_never
 
 from engine.admission import check_request
 from engine.config import EngineConfig
+from engine.detokenizer import TokenText, token_texts
 from engine.engine_core import EngineCore
 from engine.errors import EngineDeadError, EngineError, EngineNotReadyError, RequestError
 from engine.output_processor import ProcessedOutputs
@@ -161,6 +162,15 @@ class AsyncEngine:
     async def encode(self, text: str) -> list[int]:
         """Token ids of a plain prompt (control tokens are parsed), off the event loop."""
         return await self._in_pool(partial(self._tokenizer().encode, text))
+
+    async def encode_answer(self, text: str) -> list[int]:
+        """Token ids of the beginning of an answer (control tokens stay text), off the event loop."""
+        return await self._in_pool(partial(self._tokenizer().encode_answer, text))
+
+    async def token_texts(self, token_ids: Sequence[int]) -> list[TokenText]:
+        """What each token adds to an answer's text, off the event loop."""
+        visible_bytes = self._tokenizer().visible_bytes
+        return await self._in_pool(partial(token_texts, token_ids, visible_bytes))
 
     async def decode(self, token_ids: Sequence[int]) -> str:
         """Text of token ids, special tokens shown, off the event loop."""

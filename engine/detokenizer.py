@@ -5,7 +5,8 @@
 """
 
 import codecs
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 
 class Detokenizer:
@@ -15,6 +16,11 @@ class Detokenizer:
         self._bytes_of = bytes_of
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is held back."""
+        return not self._decoder.getstate()[0]
+
     def push(self, token_id: int) -> str:
         """The text that has become certain."""
         return self._decoder.decode(self._bytes_of(token_id))
@@ -22,6 +28,20 @@ class Detokenizer:
     def flush(self) -> str:
         """What is held at the end: U+FFFD for a character that was never completed."""
         return self._decoder.decode(b"", final=True)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenText:
+    """What one token adds to a text that streams. `is_whole`: the text up to it ends with a whole character."""
+
+    text: str
+    is_whole: bool
+
+
+def token_texts(token_ids: Iterable[int], bytes_of: Callable[[int], bytes]) -> list[TokenText]:
+    """The tokens' texts: joined, with nothing of a character that is not complete, they are the decoding of all."""
+    detokenizer = Detokenizer(bytes_of)
+    return [TokenText(detokenizer.push(i), detokenizer.is_whole) for i in token_ids]
 
 
 class StopMatcher:

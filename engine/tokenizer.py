@@ -76,6 +76,19 @@ class Tokenizer:
         _check_unicode(text, "prompt")
         return _encode(self._backend, text, add_special_tokens=True)
 
+    def encode_answer(self, text: str) -> list[int]:
+        """Token ids of the beginning of an answer: nothing is added, and special tokens stay text.
+
+        A first space is the one that vocabularies put before a first word by themselves. Raises RequestError.
+        """
+        _check_unicode(text, "content")
+        marks = _unused_characters([text])
+        marked = self._mark({"role": "assistant", "content": text}, marks)
+        words = marked.removeprefix(" ") if self._strips_first_space else marked
+        if marked == text:
+            return _encode(self._backend, words, add_special_tokens=False)
+        return self._literal.encode(words, marks, add_special_tokens=False)
+
     def decode(self, token_ids: Iterable[int]) -> str:
         """Text of all ids, special tokens shown; bytes that are no UTF-8 become U+FFFD."""
         text = b"".join(map(self.token_bytes, token_ids)).decode(errors="replace")

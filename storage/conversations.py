@@ -18,6 +18,7 @@ from storage.importing import add_import
 from storage.models import GENERATING, Conversation, Message
 from storage.records import (
     AnswerEnd,
+    AnswerText,
     ConversationRecord,
     ImportedConversation,
     MessageRecord,
@@ -105,6 +106,14 @@ class ConversationStore:
 
         return await self._database.read(work)
 
+    async def token_ids(self, message_id: str) -> tuple[int, ...] | None:
+        """What the model drew for a message; None where nobody knows, and for a message that is not there."""
+
+        async def work(session: AsyncSession) -> tuple[int, ...] | None:
+            return await session.scalar(select(Message.token_ids).where(Message.id == message_id))
+
+        return await self._database.read(work)
+
     async def path(self, message_id: str) -> tuple[MessageRecord, ...]:
         """Messages from the first one down to `message_id`."""
 
@@ -143,12 +152,12 @@ class ConversationStore:
 
         return await self._database.write(work)
 
-    async def save_texts(self, texts: Mapping[str, str]) -> None:
+    async def save_texts(self, texts: Mapping[str, AnswerText]) -> None:
         """Checkpoint streaming answers by message id. One that has ended is left alone."""
 
         async def work(session: AsyncSession) -> None:
             for message_id, text in texts.items():
-                await session.execute(_generating(message_id).values(content=text))
+                await session.execute(_generating(message_id).values(**asdict(text)))
 
         await self._database.write(work)
 

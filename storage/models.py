@@ -5,13 +5,14 @@ circle. `messages.last_viewed_child_id` leads from a message to the leaf that wa
 (docs/decisions/001-message-tree.md).
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import JSON, BigInteger, ForeignKey, Index, MetaData, String, Text, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from storage.types import UInt64, UtcDateTime
+from storage.types import TokenIds, UInt64, UtcDateTime
 
 _Id = String(32)
 _Json = JSON(none_as_null=True)
@@ -53,7 +54,10 @@ class Conversation(Base):
 
 
 class Message(Base):
-    """One node of a conversation's tree. `created_at` strictly grows inside a conversation and is its order."""
+    """One node of a conversation's tree. `created_at` strictly grows inside a conversation and is its order.
+
+    `token_ids` holds what the model drew for `content`, and is written together with it; NULL where nobody knows.
+    """
 
     __tablename__ = "messages"
 
@@ -63,6 +67,7 @@ class Message(Base):
     last_viewed_child_id: Mapped[str | None] = mapped_column(_Id)
     role: Mapped[str] = mapped_column(String(16))
     content: Mapped[str] = mapped_column(Text)
+    token_ids: Mapped[Sequence[int] | None] = mapped_column(TokenIds)
     status: Mapped[str] = mapped_column(String(16))
     finish_reason: Mapped[str | None] = mapped_column(String(16))
     generation_id: Mapped[str | None] = mapped_column(_Id)

@@ -27,7 +27,7 @@ class ConversationRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageRecord:
-    """A row of `messages`."""
+    """A row of `messages`, but for its token ids, which only those need who cut it."""
 
     id: str
     conversation_id: str
@@ -48,6 +48,21 @@ class MessageRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerText:
+    """What an answer says, and the tokens that the model drew for it, EOS excepted.
+
+    The tokens' text may reach beyond `content`: what could be the beginning of a stop string is not shown at once, and
+    the stop string itself never.
+    """
+
+    content: str
+    token_ids: tuple[int, ...]
+
+
+NOTHING = AnswerText("", ())
+
+
+@dataclass(frozen=True, slots=True)
 class TreeNode:
     """A message without its contents: enough to find paths, siblings and candidates."""
 
@@ -63,7 +78,7 @@ class NewTurn:
     """A turn to store. `conversation_id` None makes a conversation called `title`.
 
     With `content` a user message is made below `parent_id` and the answers below it; without, the answers go below
-    `parent_id`. One answer per entry of `seeds`. `sampling` is kept with each answer.
+    `parent_id`. One answer per entry of `seeds`, each of which starts as `beginning`. `sampling` is kept with each.
     """
 
     conversation_id: str | None
@@ -73,6 +88,7 @@ class NewTurn:
     generation_id: str
     seeds: tuple[int | None, ...]
     sampling: Json
+    beginning: AnswerText = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +105,7 @@ class AnswerEnd:
     """The final state of an answer. `status`: done | stopped | interrupted | error."""
 
     content: str
+    token_ids: tuple[int, ...]
     status: str
     finish_reason: str
     usage: Json | None

@@ -9,6 +9,7 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
+from engine.detokenizer import TokenText, token_texts
 from engine.errors import EngineNotReadyError, RequestError
 from engine.outputs import (
     CandidateFinished,
@@ -87,7 +88,8 @@ class FakeStream:
                         yield self._finished(index, min(position, limit), reason, started)
                     else:
                         self.engine.generated_tokens += 1
-                        yield TextDelta(index, texts[index][position], (position,))
+                        piece = texts[index][position]
+                        yield TextDelta(index, piece, tuple(piece.encode()))
                 if not live:
                     break
                 await asyncio.sleep(self.engine.token_interval)
@@ -116,7 +118,10 @@ class FakeStream:
 
 
 class FakeEngine:
-    """Streams `script(prompt_token_ids, index) -> list of text pieces`, one piece per `token_interval` seconds."""
+    """Streams `script(prompt_token_ids, index) -> list of text pieces`, one piece per `token_interval` seconds.
+
+    A token is a byte of UTF-8; limits and usage count pieces.
+    """
 
     def __init__(
         self,
@@ -225,6 +230,14 @@ class FakeEngine:
     async def encode(self, text: str) -> list[int]:
         """Token ids of a plain prompt (control tokens are parsed), off the event loop."""
         return list(text.encode())
+
+    async def encode_answer(self, text: str) -> list[int]:
+        """Token ids of the beginning of an answer (control tokens stay text), off the event loop."""
+        return list(text.encode())
+
+    async def token_texts(self, token_ids: Sequence[int]) -> list[TokenText]:
+        """What each token adds to an answer's text, off the event loop."""
+        return token_texts(token_ids, lambda token_id: bytes([token_id % 256]))
 
     async def decode(self, token_ids: Sequence[int]) -> str:
         """Text of token ids, special tokens shown, off the event loop."""

@@ -70,8 +70,11 @@ class ManualStream:
     def progress(self) -> None:
         self._events.put_nowait(PrefillProgress(3, 3))
 
-    def text(self, text: str, index: int = 0) -> None:
-        self._events.put_nowait(TextDelta(index, text, (1,)))
+    def text(self, text: str, index: int = 0, *, drawn: str | bytes | None = None) -> None:
+        """`text` is shown; `drawn`, if it is another text, are the bytes whose tokens were drawn for it."""
+        spelled = text if drawn is None else drawn
+        ids = tuple(spelled.encode() if isinstance(spelled, str) else spelled)
+        self._events.put_nowait(TextDelta(index, text, ids))
 
     def end(
         self, index: int = 0, reason: FinishReason = FinishReason.STOP, error: str | None = None

@@ -15,6 +15,7 @@ from chat.checkpoint import Checkpointer
 from chat.service import ChatService
 from storage.database import sqlite_url
 from storage.errors import StorageError
+from storage.records import AnswerText
 from storage.storage import Storage
 from tests.chat.fakes import FakeClock, ManualEngine
 from tests.chat.reading import read
@@ -24,16 +25,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class RecordingStore:
-    """Keeps what it is asked to save."""
+    """Keeps what texts it is asked to save."""
 
     def __init__(self) -> None:
         self.saved: list[dict[str, str]] = []
         self.fails = False
 
-    async def save_texts(self, texts: dict[str, str]) -> None:
+    async def save_texts(self, texts: dict[str, AnswerText]) -> None:
         if self.fails:
             raise StorageError("the disk is full")
-        self.saved.append(texts)
+        self.saved.append({key: text.content for key, text in texts.items()})
 
 
 @pytest.fixture
@@ -46,6 +47,10 @@ def checkpointer(store: RecordingStore, clock: FakeClock) -> Checkpointer:
     return Checkpointer(store, clock)  # pyright: ignore[reportArgumentType]
 
 
+def said(text: str) -> AnswerText:
+    return AnswerText(text, ())
+
+
 async def pass_time(clock: FakeClock, seconds: float) -> None:
     clock.advance(seconds)
     for _ in range(3):
@@ -56,9 +61,9 @@ async def test_marks_of_one_second_are_one_write_of_the_newest_texts(
     checkpointer: Checkpointer, store: RecordingStore, clock: FakeClock
 ) -> None:
     text = {"a": "1", "b": "x"}
-    checkpointer.mark("a", lambda: text["a"])
+    checkpointer.mark("a", lambda: said(text["a"]))
     clock.advance(0.9)
-    checkpointer.mark("b", lambda: text["b"])
+    checkpointer.mark("b", lambda: said(text["b"]))
     text["a"] = "12"
     assert store.saved == []
     await pass_time(clock, 0.1)
@@ -66,7 +71,7 @@ async def test_marks_of_one_second_are_one_write_of_the_newest_texts(
     await pass_time(clock, 10)
     assert len(store.saved) == 1
     assert clock.num_pending == 0
-    checkpointer.mark("b", lambda: "xy")
+    checkpointer.mark("b", lambda: said("xy"))
     await pass_time(clock, 1)
     assert store.saved[1:] == [{"b": "xy"}]
 
@@ -74,7 +79,7 @@ async def test_marks_of_one_second_are_one_write_of_the_newest_texts(
 async def test_a_forgotten_text_is_not_written(
     checkpointer: Checkpointer, store: RecordingStore, clock: FakeClock
 ) -> None:
-    checkpointer.mark("a", lambda: "1")
+    checkpointer.mark("a", lambda: said("1"))
     checkpointer.forget("a")
     await pass_time(clock, 1)
     assert store.saved == []
@@ -84,10 +89,10 @@ async def test_a_failed_checkpoint_does_not_end_checkpointing(
     checkpointer: Checkpointer, store: RecordingStore, clock: FakeClock
 ) -> None:
     store.fails = True
-    checkpointer.mark("a", lambda: "1")
+    checkpointer.mark("a", lambda: said("1"))
     await pass_time(clock, 1)
     store.fails = False
-    checkpointer.mark("a", lambda: "12")
+    checkpointer.mark("a", lambda: said("12"))
     await pass_time(clock, 1)
     assert store.saved == [{"a": "12"}]
 
@@ -95,7 +100,7 @@ async def test_a_failed_checkpoint_does_not_end_checkpointing(
 async def test_close_writes_what_is_left(
     checkpointer: Checkpointer, store: RecordingStore, clock: FakeClock
 ) -> None:
-    checkpointer.mark("a", lambda: "1")
+    checkpointer.mark("a", lambda: said("1"))
     await checkpointer.close()
     assert store.saved == [{"a": "1"}]
     assert clock.num_pending == 0
@@ -114,6 +119,7 @@ async def test_a_streaming_answer_is_in_the_database_after_a_second(
         await asyncio.sleep(0)
         await storage.conversations.save_texts({})
         message = await storage.conversations.message(started.candidates[0].message_id)
+        assert await storage.conversations.token_ids(message.id) == tuple(b"half an answer")
     assert (message.status, message.content) == ("generating", "half an answer")
 
 

@@ -14,6 +14,7 @@ from engine.errors import EngineDeadError, EngineNotReadyError, RequestError
 from engine.outputs import FinishReason
 from engine.sampling_params import SamplingParams
 from engine.stats import EngineStatus
+from storage.records import AnswerText
 from storage.storage import Storage
 from tests.chat.fakes import ManualEngine, ManualStream
 from tests.chat.reading import assert_complete, read_to_end, reasons, texts
@@ -376,7 +377,9 @@ async def test_after_shutdown_no_turn_begins(chat: ChatService) -> None:
 async def test_start_interrupts_what_a_crash_left(storage: Storage, engine: ManualEngine) -> None:
     before = ChatService(engine, storage)
     started = await before.send("one")
-    await storage.conversations.save_texts({started.candidates[0].message_id: "half"})
+    await storage.conversations.save_texts(
+        {started.candidates[0].message_id: AnswerText("half", ())}
+    )
     after = ChatService(engine, storage)
     await after.start()
     reply = (await after.conversations.view(started.conversation_id)).messages[1]

@@ -68,6 +68,9 @@ class Letters:
         self.threads.add(threading.current_thread().name)
         return [ord(char) - 0x100 for char in text]
 
+    def encode_answer(self, text: str) -> list[int]:
+        return self.encode(text)
+
     def decode(self, token_ids: Sequence[int]) -> str:
         self.threads.add(threading.current_thread().name)
         return "".join(chr(0x100 + i) for i in token_ids)
@@ -712,7 +715,10 @@ async def test_text_is_made_off_the_loop() -> None:
         assert await rig.engine.render_chat([{}, {}]) == [2, 1]
         assert await rig.engine.render_chat([{}], add_generation_prompt=False) == [1, 0]
         assert await rig.engine.encode("ĀĂ") == [0, 2]
+        assert await rig.engine.encode_answer("ĀĂ") == [0, 2]
         assert await rig.engine.decode([0, 2]) == "ĀĂ"
+        texts = await rig.engine.token_texts([0, EOS_TOKEN_ID, 3])
+        assert [each.text for each in texts] == ["Ā", "", "ă"]
         await read(rig.submit([1], SamplingParams()))
         assert rig.letters.threads
         assert all(name.startswith(("tokenizer", "engine")) for name in rig.letters.threads)
@@ -748,5 +754,6 @@ def test_the_fake_engine_has_the_same_surface() -> None:
     assert all(plain(real[name]) == plain(fake[name]) for name in fake)
     stream = surface(RequestStream)
     assert all(plain(stream[name]) == plain(p) for name, p in surface(FakeStream).items())
-    for name in ("block_map", "requests", "render_chat", "encode", "decode", "wait_ready"):
+    coroutines = ("block_map", "requests", "render_chat", "encode", "decode", "wait_ready")
+    for name in (*coroutines, "encode_answer", "token_texts"):
         assert inspect.iscoroutinefunction(getattr(AsyncEngine, name))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.detokenizer import Detokenizer, StopMatcher, compile_stops
+from engine.detokenizer import Detokenizer, StopMatcher, compile_stops, token_texts
 
 
 def streamed(pieces: list[bytes]) -> list[str]:
@@ -39,6 +39,32 @@ def test_what_is_never_completed_is_shown_as_such() -> None:
 @settings(deadline=None)
 def test_the_stream_is_the_decoding_of_all_bytes(pieces: list[bytes]) -> None:
     assert "".join(streamed(pieces)) == b"".join(pieces).decode(errors="replace")
+
+
+def texts_of(pieces: list[bytes]) -> list[tuple[str, bool]]:
+    texts = token_texts(range(len(pieces)), pieces.__getitem__)
+    return [(each.text, each.is_whole) for each in texts]
+
+
+def test_tokens_know_whether_they_end_a_character() -> None:
+    assert texts_of([b"a", b"b\xf0\x9f", b"", b"\x91", b"\xa9c", b""]) == [
+        *(("a", True), ("b", False), ("", False)),
+        *(("", False), ("👩c", True), ("", True)),
+    ]
+    assert texts_of([b"\xe2", b"x"]) == [("", False), ("\ufffdx", True)]
+    assert texts_of([]) == []
+
+
+@given(st.lists(st.binary(max_size=5), max_size=12))
+@settings(deadline=None)
+def test_texts_up_to_a_whole_character_are_the_decoding_of_their_bytes(
+    pieces: list[bytes],
+) -> None:
+    joined = ""
+    for count, (text, is_whole) in enumerate(texts_of(pieces), 1):
+        joined += text
+        decoded = b"".join(pieces[:count]).decode(errors="replace")
+        assert joined == (decoded if is_whole else decoded.removesuffix("\ufffd"))
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from storage.errors import MissingRowError
-from storage.records import AnswerEnd, ImportedConversation, ImportedMessage
+from storage.records import AnswerEnd, AnswerText, ImportedConversation, ImportedMessage
 from storage.storage import Storage
 from tests.storage.turns import new_turn
 
 DONE = AnswerEnd(
     content="the whole answer",
+    token_ids=(1, 2**32 - 1),
     status="done",
     finish_reason="stop",
     usage={"prompt_tokens": 3},
@@ -131,10 +132,11 @@ async def test_the_view_holds_path_and_open_candidates(storage: Storage) -> None
 async def test_a_late_checkpoint_never_overwrites_a_final_answer(storage: Storage) -> None:
     turn = await storage.conversations.add_turn(new_turn())
     answer = turn.answer_ids[0]
-    await storage.conversations.save_texts({answer: "the wh"})
+    await storage.conversations.save_texts({answer: AnswerText("the wh", (1,))})
     assert (await storage.conversations.message(answer)).content == "the wh"
+    assert await storage.conversations.token_ids(answer) == (1,)
     await storage.conversations.end_answer(answer, DONE)
-    await storage.conversations.save_texts({answer: "the who"})
+    await storage.conversations.save_texts({answer: AnswerText("the who", (1, 2))})
     assert await storage.conversations.interrupt_leftovers() == 0
     stored = await storage.conversations.message(answer)
     assert (stored.content, stored.status, stored.finish_reason) == (
@@ -143,11 +145,35 @@ async def test_a_late_checkpoint_never_overwrites_a_final_answer(storage: Storag
         "stop",
     )
     assert (stored.usage, stored.timings, stored.kv) == (DONE.usage, DONE.timings, DONE.kv)
+    assert await storage.conversations.token_ids(answer) == DONE.token_ids
+
+
+async def test_answers_start_as_their_beginning_and_only_they_have_token_ids(
+    storage: Storage,
+) -> None:
+    store = storage.conversations
+    first = await store.add_turn(new_turn())
+    turn = await store.add_turn(
+        new_turn(
+            None,
+            conversation_id=first.conversation_id,
+            parent_id=first.user_message_id,
+            seeds=(None, None),
+            beginning=AnswerText("kept", (5, 6)),
+        )
+    )
+    for answer in turn.answer_ids:
+        stored = await store.message(answer)
+        assert (stored.content, stored.status) == ("kept", "generating")
+        assert await store.token_ids(answer) == (5, 6)
+    assert await store.token_ids(first.answer_ids[0]) == ()
+    assert await store.token_ids(first.user_message_id) is None
+    assert await store.token_ids("f" * 32) is None
 
 
 async def test_leftovers_become_interrupted_and_keep_their_text(storage: Storage) -> None:
     turn = await storage.conversations.add_turn(new_turn(seeds=(None, None)))
-    await storage.conversations.save_texts({turn.answer_ids[0]: "half an ans"})
+    await storage.conversations.save_texts({turn.answer_ids[0]: AnswerText("half an ans", ())})
     await storage.conversations.end_answer(turn.answer_ids[1], DONE)
     assert await storage.conversations.interrupt_leftovers() == 1
     stored = await storage.conversations.message(turn.answer_ids[0])
@@ -232,6 +258,7 @@ async def test_an_imported_tree_gets_new_ids_and_keeps_its_shape(storage: Storag
     record, tree, messages = await storage.conversations.messages(one)
     assert (record.title, record.system_prompt, record.pinned) == ("t", "be brief", True)
     assert [m.content for m in messages] == ["q", "a", "b"]
+    assert [await storage.conversations.token_ids(m.id) for m in messages] == [None] * 3
     assert tree.path(record.head_id) == [messages[0].id, messages[1].id]
     assert messages[1].generation_id == messages[2].generation_id != "old"
 

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from storage.database import WAL_LIMIT_BYTES, Database, sqlite_url
 from storage.errors import MissingRowError, StorageError
+from storage.records import AnswerText
 from storage.storage import Storage
 from tests.storage.turns import new_turn
 
@@ -144,7 +145,10 @@ async def test_the_write_ahead_log_does_not_grow_without_bound(
 ) -> None:
     log = database_path.with_name(database_path.name + "-wal")
     turn = await storage.conversations.add_turn(new_turn())
-    long_texts = ({turn.answer_ids[0]: letter * (WAL_LIMIT_BYTES // 4)} for letter in "abcdefghi")
+    long_texts = (
+        {turn.answer_ids[0]: AnswerText(letter * (WAL_LIMIT_BYTES // 4), ())}
+        for letter in "abcdefghi"
+    )
     with closing(sqlite3.connect(database_path, isolation_level=None)) as reader:
         reader.execute("begin")
         reader.execute("select count(*) from messages").fetchall()

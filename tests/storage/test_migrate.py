@@ -55,6 +55,25 @@ def test_upgrading_twice_changes_nothing(connection: Connection) -> None:
     assert len(heads) == 1
 
 
+def test_answers_older_than_token_ids_keep_their_text_and_have_none(connection: Connection) -> None:
+    upgrade(connection, "0001")
+    connection.execute(
+        text(
+            "insert into conversations (id, title, sampling, pinned, created_at, updated_at)"
+            " values ('c', 't', '{}', 0, '2030-01-01', '2030-01-01')"
+        )
+    )
+    connection.execute(
+        text(
+            "insert into messages (id, conversation_id, role, content, status, created_at)"
+            " values ('m', 'c', 'assistant', 'said before', 'done', '2030-01-01')"
+        )
+    )
+    upgrade(connection)
+    row = connection.execute(text("select content, token_ids from messages")).one()
+    assert tuple(row) == ("said before", None)
+
+
 async def test_opening_again_keeps_what_is_there(storage: Storage, database_path: Path) -> None:
     await storage.conversations.add_turn(new_turn())
     await storage.close()
