@@ -60,6 +60,10 @@ class Generation:
         """An event in the buffer."""
         return self._events[seq - self.next_seq]
 
+    def opening(self) -> Snapshot:
+        """How things stood before the first event."""
+        return Snapshot(self.id, -1, (self.beginning.content,) * len(self.message_ids), ())
+
     def snapshot(self) -> Snapshot:
         """Everything published so far in one piece, `Finished` excepted: it still follows."""
         texts = tuple(self.text(index) for index in range(len(self.message_ids)))
@@ -109,14 +113,15 @@ class Subscription:
     ) -> None:
         """Read from `from_seq` on, or a snapshot first when it is None. `wake` may be shared between readers.
 
-        Who reads from the first event on gets a snapshot first, too, where answers have a beginning.
+        Where answers have a beginning, a snapshot of it comes before the first event.
         """
         if from_seq is not None and not 0 <= from_seq <= generation.next_seq:
             message = f"from_seq is {from_seq}; 0 to {generation.next_seq} is possible"
             raise RequestError(message, param="from_seq")
         self.wake = wake or asyncio.Event()
         self._generation = generation
-        self._position = None if from_seq == 0 and generation.beginning.content else from_seq
+        self._position = from_seq
+        self._needs_opening = from_seq == 0 and bool(generation.beginning.content)
         self._on_close = on_close
         generation.subscriptions.add(self)
         self.wake.set()
@@ -133,6 +138,9 @@ class Subscription:
     def poll(self) -> GenerationEvent | None:
         """The next event, or None when there is none yet."""
         generation = self._generation
+        if self._needs_opening and generation.first_seq == 0:
+            self._needs_opening = False
+            return generation.opening()
         if self._position is None or self._position < generation.first_seq:
             snapshot = generation.snapshot()
             self._position = snapshot.seq + 1

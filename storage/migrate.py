@@ -25,10 +25,10 @@ def migration_config(connection: Connection | None = None) -> Config:
     return config
 
 
-def upgrade(connection: Connection, revision: str = "head") -> None:
+def upgrade(connection: Connection) -> None:
     """Run what is missing, all or nothing where the database can roll back its schema. Raises StorageError."""
     try:
-        command.upgrade(migration_config(connection), revision)
+        command.upgrade(migration_config(connection), "head")
     except CommandError as error:
         message = f"the database does not fit this version, perhaps a newer one made it: {error}"
         raise StorageError(message) from error

@@ -106,6 +106,40 @@ async def test_a_page_that_comes_back_gets_the_whole_text_again(start: Start) ->
     assert page.shown() == StreamRenderer().render(WHOLE)
 
 
+async def test_pages_show_a_continued_answer_from_its_beginning(start: Start) -> None:
+    """The window that asked, one that watched all the time, and one that comes in the middle."""
+    running = await start(markdown_engine(0.03))
+    pages = [Page() for _ in range(3)]
+    kept = WHOLE[:19]
+    async with (
+        running.ready_socket("?format=html") as asking,
+        running.ready_socket("?format=html") as watching,
+        running.ready_socket("?format=html") as late,
+    ):
+        await asking.send("send", content="hello")
+        first = await asking.expect("started")
+        await asking.until("finished")
+        await watching.send("subscribe", topic="conversation", id=first["conversation_id"])
+        await watching.expect("conversation")
+        answer = first["candidates"][0]["message_id"]
+        await asking.send("continue", message_id=answer, at_token=len(kept), n=2)
+        generation = (await asking.expect("started"))["generation_id"]
+        view = await watching.expect("conversation")
+        assert {m["content"] for m in view["candidates"]} == {kept}
+        beginning = await watching.expect("snapshot")
+        pages[1].apply(beginning)
+        assert pages[1].shown().startswith("<h3>Title</h3>\n<p>Some *text")
+        pages[1].apply(await watching.skip_to("render"))
+        await late.send("attach", generation_id=generation)
+        for page, client in zip(pages, (asking, watching, late), strict=True):
+            for frame in await client.until("finished"):
+                page.apply(frame)
+    for page in pages:
+        assert [page.shown(index) for index in (0, 1)] == [
+            StreamRenderer().render(kept + WHOLE)
+        ] * 2
+
+
 async def test_each_event_passes_once_although_two_subscriptions_bring_it(start: Start) -> None:
     running = await start(FakeEngine(token_interval=0.005))
     async with running.ready_socket() as client:
@@ -165,6 +199,8 @@ async def test_a_reader_that_does_not_read_gets_a_snapshot_not_an_endless_queue(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chat.generation.BUFFER_EVENTS", 50)
+    # A token of the scripted engine is a byte: here they would be millions, and nobody asks for them.
+    monkeypatch.setattr("chat.generation.Generation.add_tokens", lambda *_: None)
     pieces = ["x" * 50_000] * 300
     running = await start(FakeEngine(lambda prompt, index: pieces))
     async with (

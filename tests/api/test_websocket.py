@@ -81,6 +81,29 @@ async def test_regenerate_edit_and_select_walk_the_tree(running: Running) -> Non
     }
 
 
+async def test_continue_shows_the_kept_text_by_a_snapshot_and_streams_what_is_new(
+    running: Running,
+) -> None:
+    async with running.ready_socket() as client:
+        first, _ = await chat(client, content="one")
+        answer = first["candidates"][0]["message_id"]
+        kept = ANSWER[:7]
+        await client.send("continue", message_id=answer, at_token=len(kept), n=2, request_id=3)
+        started = await client.expect("started")
+        assert (started["request_id"], len(started["candidates"])) == (3, 2)
+        snapshot = await client.expect("snapshot")
+        assert (snapshot["texts"], snapshot["candidates"]) == ([kept, kept], [])
+        events = await client.until("finished")
+        assert [event["seq"] for event in (snapshot, *events)] == list(range(-1, len(events)))
+        assert text_of(events) == ANSWER
+        await client.send("attach", generation_id=started["generation_id"])
+        assert await client.expect("snapshot") == snapshot
+        assert await client.until("finished") == events
+        await client.send("continue", message_id=answer, at_token=1000)
+        refused = await client.expect("error")
+        assert (refused["code"], refused["param"]) == ("invalid_value", "at_token")
+
+
 async def test_stop_ends_one_candidate_then_all(start: Start) -> None:
     running = await start(FakeEngine(token_interval=0.02))
     async with running.ready_socket() as client:
@@ -185,6 +208,9 @@ BAD_FRAMES = [
         None,
     ),
     ({"type": "regenerate", "message_id": "no"}, "not_found", "message_id", None),
+    ({"type": "continue", "message_id": "no"}, "not_found", "message_id", None),
+    ({"type": "continue", "message_id": "no", "at_token": -1}, "invalid_value", "at_token", None),
+    ({"type": "continue", "message_id": "no", "at_token": "1"}, "invalid_value", "at_token", None),
     ({"type": "edit", "message_id": "no", "content": "a"}, "not_found", "message_id", None),
     ({"type": "select", "message_id": "no"}, "not_found", "message_id", None),
     ({"type": "stop", "generation_id": "no"}, "unknown_generation", "generation_id", None),

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
@@ -56,7 +57,7 @@ def test_upgrading_twice_changes_nothing(connection: Connection) -> None:
 
 
 def test_answers_older_than_token_ids_keep_their_text_and_have_none(connection: Connection) -> None:
-    upgrade(connection, "0001")
+    command.upgrade(migration_config(connection), "0001")
     connection.execute(
         text(
             "insert into conversations (id, title, sampling, pinned, created_at, updated_at)"

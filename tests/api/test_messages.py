@@ -1,0 +1,39 @@
+"""GET /api/messages/{id}/tokens: where an answer can be cut."""
+
+from tests.api.conftest import Running, Start
+from tests.api.test_conversations import error_of
+from tests.fake_engine import FakeEngine
+
+
+async def turn(running: Running) -> dict:
+    """`started` of a finished turn."""
+    async with running.ready_socket() as client:
+        await client.send("send", content="hello")
+        started = await client.expect("started")
+        await client.until("finished")
+    return started
+
+
+async def test_tokens_are_told_by_their_ends_in_characters(start: Start) -> None:
+    running = await start(FakeEngine(lambda prompt, index: ["a", "👩", "b"]))
+    started = await turn(running)
+    async with running.http() as http:
+        answer = started["candidates"][0]["message_id"]
+        tokens = await http.get(f"/api/messages/{answer}/tokens")
+        assert (tokens.status_code, tokens.json()) == (200, {"ends": [1, 2, 2, 2, 2, 3]})
+
+
+async def test_what_has_no_tokens_is_refused(start: Start) -> None:
+    running = await start(FakeEngine(token_interval=0.02))
+    started = await turn(running)
+    async with running.http() as http, running.ready_socket() as client:
+        user = started["user_message_id"]
+        refused = await http.get(f"/api/messages/{user}/tokens")
+        assert error_of(refused) == (400, "invalid_value", "message_id")
+        missing = await http.get("/api/messages/nothing/tokens")
+        assert error_of(missing) == (404, "not_found", "message_id")
+        await client.send("regenerate", message_id=user)
+        answer = (await client.expect("started"))["candidates"][0]["message_id"]
+        busy = await http.get(f"/api/messages/{answer}/tokens")
+        assert error_of(busy) == (409, "conversation_busy", "message_id")
+        assert (await http.post(f"/api/messages/{answer}/tokens")).status_code == 405
