@@ -5,7 +5,6 @@ circle. `messages.last_viewed_child_id` leads from a message to the leaf that wa
 (docs/decisions/001-message-tree.md).
 """
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -67,7 +66,7 @@ class Message(Base):
     last_viewed_child_id: Mapped[str | None] = mapped_column(_Id)
     role: Mapped[str] = mapped_column(String(16))
     content: Mapped[str] = mapped_column(Text)
-    token_ids: Mapped[Sequence[int] | None] = mapped_column(TokenIds)
+    token_ids: Mapped[tuple[int, ...] | None] = mapped_column(TokenIds)
     status: Mapped[str] = mapped_column(String(16))
     finish_reason: Mapped[str | None] = mapped_column(String(16))
     generation_id: Mapped[str | None] = mapped_column(_Id)

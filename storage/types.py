@@ -1,7 +1,6 @@
 """Column types that mean the same on every database."""
 
 import struct
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from sqlalchemy import BigInteger, DateTime, Dialect, LargeBinary
@@ -36,13 +35,13 @@ class UInt64(TypeDecorator[int]):
         return value if value is None or value >= 0 else value + 2**64
 
 
-class TokenIds(TypeDecorator[Sequence[int]]):
+class TokenIds(TypeDecorator[tuple[int, ...]]):
     """Token ids, 4 bytes each, least significant byte first."""
 
     impl = LargeBinary
     cache_ok = True
 
-    def process_bind_param(self, value: Sequence[int] | None, dialect: Dialect) -> bytes | None:
+    def process_bind_param(self, value: tuple[int, ...] | None, dialect: Dialect) -> bytes | None:
         return None if value is None else struct.pack(f"<{len(value)}I", *value)
 
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> tuple[int, ...] | None:

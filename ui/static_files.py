@@ -12,6 +12,7 @@ SCRIPTS = (
     "live.js",
     "messages.js",
     "candidates.js",
+    "from_here.js",
     "composer.js",
     "banner.js",
     "conversations.js",

@@ -6,7 +6,7 @@ A token of the scripted engine is one byte.
 import pytest
 
 from chat.errors import ConversationBusyError, NotFoundError
-from chat.events import Delta, Finished, Message, Snapshot, Started
+from chat.events import ConversationView, Delta, Finished, Message, Snapshot, Started
 from chat.generation import BUFFER_EVENTS
 from chat.service import ChatService
 from engine.errors import EngineNotReadyError, RequestError
@@ -168,7 +168,8 @@ async def test_a_window_on_the_conversation_shows_the_kept_text_at_once(
     await anext(watching)
     started = await chat.continue_answer(answer, 4)
     view = await anext(watching)
-    assert getattr(view, "messages", ())[-1].content == "one "
+    assert isinstance(view, ConversationView)
+    assert view.messages[-1].content == "one "
     assert await anext(watching) == Snapshot(started.generation_id, -1, ("one ",), ())
     await submitted(engine)
     engine.streams[-1].text("three")

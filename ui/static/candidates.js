@@ -50,7 +50,7 @@
 
     setLive(part, progress) {
       this.prose.set(part.html, part.tail);
-      this.wait.replaceChildren(...(this.prose.isEmpty ? [P.progressNode(progress)] : []));
+      this.wait.replaceChildren(...(part.waits || this.prose.isEmpty ? [P.progressNode(progress)] : []));
       if (this.follows) this.body.scrollTop = this.body.scrollHeight;
     }
   }

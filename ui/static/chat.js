@@ -121,7 +121,7 @@
     else submit(state.pending.text, state.pending.n);
   }
 
-  // For `regenerate` and `edit`; resolves with whether it has begun.
+  // For `regenerate`, `continue` and `edit`; resolves with whether it has begun.
   async function startFrom(frame) {
     const reason = refusal();
     if (reason) {
@@ -144,6 +144,9 @@
     const frame = { type: "regenerate", message_id: message.id };
     return startFrom(n > 1 ? { ...frame, n } : frame);
   }
+
+  // `place`: {at_token, n}; without a token the whole answer is kept.
+  const goOn = (message, place) => startFrom({ type: "continue", message_id: message.id, ...place });
 
   const edit = (message, content) => startFrom({ type: "edit", message_id: message.id, content });
 
@@ -296,7 +299,8 @@
   function mount(element) {
     root = element.querySelector(".pt-chat");
     P.banner.mount(root.querySelector(".pt-banner"));
-    transcript = new P.Transcript(root, state, { select, pick, stop, edit, regenerate, retry, takeBack });
+    transcript = new P.Transcript(root, state, { select, pick, stop, edit, regenerate, goOn, retry, takeBack });
+    P.fromHere.mount(root, { goOn, refusal, messageOf: (id) => messages().find((message) => message.id === id) });
     P.composer.mount(root.querySelector(".pt-composer"), { submit, stop, refusal, isBusy });
     onState(socket.state);
     draw();

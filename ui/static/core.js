@@ -14,6 +14,7 @@ window.Pageturn = {};
     three: "M4 5h4v14H4zM10 5h4v14h-4zM16 5h4v14h-4z",
     left: "M14.5 6 9 12l5.5 6",
     right: "M9.5 6 15 12l-5.5 6",
+    goon: "M5 5v14l7-7-7-7ZM13 5v14l7-7-7-7Z",
     down: "M12 5v14M6 13l6 6 6-6",
     up: "M12 19V5M6 11l6-6 6 6",
     stop: "M7 7h10v10H7z",

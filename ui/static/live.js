@@ -1,4 +1,5 @@
-// What is known of running generations: the text of each candidate so far. Pure bookkeeping, no elements.
+// What is known of running generations: the text of each candidate so far, and whether it waits for its first words,
+// which may follow text that was kept of another answer. Pure bookkeeping, no elements.
 "use strict";
 
 (function (P) {
@@ -10,14 +11,15 @@
   }
 
   function part(generation, index) {
-    if (!generation.parts.has(index)) generation.parts.set(index, { html: "", tail: "", ended: null });
+    if (!generation.parts.has(index)) generation.parts.set(index, { html: "", tail: "", waits: false, ended: null });
     return generation.parts.get(index);
   }
 
   function snapshot(frame) {
     const generation = get(frame.generation_id);
     generation.parts.clear();
-    frame.renders.forEach(({ html, tail }, index) => Object.assign(part(generation, index), { html, tail }));
+    const waits = frame.seq < 0;
+    frame.renders.forEach(({ html, tail }, index) => Object.assign(part(generation, index), { html, tail, waits }));
     for (const ended of frame.candidates || []) part(generation, ended.index).ended = ended;
     return generation;
   }
@@ -26,6 +28,7 @@
     const changed = part(get(frame.generation_id), frame.index);
     changed.html = frame.final ? frame.html : changed.html + frame.html;
     changed.tail = frame.tail;
+    changed.waits = false;
     return changed;
   }
 

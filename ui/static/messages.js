@@ -66,6 +66,9 @@
     return null;
   };
 
+  // Whether an answer ended before its own end.
+  P.isCutShort = ({ content, status, finish_reason }) => Boolean(content) && (["stopped", "interrupted"].includes(status) || finish_reason === "length");
+
   P.progressNode = function (progress) {
     if (!progress || progress.prompt_tokens <= progress.computed_tokens) {
       return h("div", { class: "pt-thinking", "aria-label": "Waiting for the first words" }, h("i"), h("i"), h("i"));
@@ -77,7 +80,7 @@
   };
 
   P.MessageView = class {
-    // `actions`: select(id, view), edit(message, text), regenerate(message, n).
+    // `actions`: select(id, view), edit(message, text), regenerate(message, n), goOn(message).
     constructor(message, actions) {
       this.id = message.id;
       this.actions = actions;
@@ -107,7 +110,7 @@
     // Live text of a generation; `progress` is null once there is text, undefined when nothing is awaited.
     setLive(part, progress) {
       this.prose.set(part.html, part.tail);
-      this.setProgress(this.prose.isEmpty ? progress : undefined);
+      this.setProgress(part.waits || this.prose.isEmpty ? progress : undefined);
     }
 
     setProgress(progress) {
@@ -137,6 +140,7 @@
         parts.push(P.iconButton("edit", "Edit and resend", () => this.openEditor(), { "data-action": "edit" }));
         return parts;
       }
+      if (P.isCutShort(message)) parts.push(P.button("goon", "Continue", () => this.actions.goOn(message, {}), { "data-action": "continue", "aria-label": "Continue this answer", class: "pt-button pt-quiet" }));
       parts.push(P.iconButton("again", "Regenerate", () => this.actions.regenerate(message, 1), { "data-action": "regenerate" }));
       parts.push(P.button("three", "Regenerate ×3", () => this.actions.regenerate(message, 3), { "data-action": "three", class: "pt-button pt-quiet" }));
       parts.push(h("span", { class: "pt-meta", title: P.blocksLine(message.kv) }, P.usageLine(message)));

@@ -12,7 +12,7 @@
   const PAGE = 40;
 
   P.Transcript = class {
-    // `state` is the chat's own: {open, view, pending}. `actions`: select, edit, regenerate, stop, pick, retry, takeBack.
+    // `state` is the chat's own: {open, view, pending}. `actions`: select, edit, regenerate, goOn, stop, pick, retry, takeBack.
     constructor(root, state, actions) {
       Object.assign(this, { root, state, actions, views: new Map(), candidates: null, shown: PAGE, sticks: true, refocus: null });
       [this.log, this.scroll, this.jump] = [".pt-log", ".pt-scroll", ".pt-jump"].map((name) => root.querySelector(name));

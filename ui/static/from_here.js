@@ -1,0 +1,144 @@
+// Continue an answer from a place in its text: select some of it, and what ends with the selection is kept.
+"use strict";
+
+(function (P) {
+  const { h } = P;
+  const GAP_PX = 8;
+  const LONGEST_RUN = 16;
+  const CLOSING_MARKS = /^[*_~`]*/;
+  // What may stand between a space and a word that begins with a letter or digit.
+  const MARKS = "[^\\s\\p{L}\\p{N}]{0,4}";
+  let bar, quote;
+  // The answer and the place in its source that the bar is for, or null.
+  let target = null;
+  // Set by chat.js: goOn(message, {at_token, n}), refusal() -> reason or null, messageOf(id).
+  let actions = null;
+  // While the bar is pressed, a selection that a touch ends is still meant.
+  let pressed = false;
+
+  // --- from rendered text to its source ----------------------------------------------------------
+
+  // Rendered text is its Markdown source without the markup, so it is followed through the source character by character.
+  // What the source has besides is skipped: to the next place where the run of characters at hand goes on.
+  // Returns where in `source` the first `count` characters of `shown` end, with the marks that end there too.
+  function placeInSource(source, shown, count) {
+    let place = 0;
+    for (let i = 0; i < count; i++) {
+      if (/\s/.test(shown[i])) continue;
+      if (source[place] !== shown[i]) place = findRun(source, place, shown, i);
+      place += 1;
+    }
+    return place + source.slice(place).match(CLOSING_MARKS)[0].length;
+  }
+
+  function findRun(source, place, shown, i) {
+    while (/\s/.test(source[place] ?? "")) place += 1;
+    if (source[place] === shown[i]) return place;
+    const run = shown.slice(i, i + LONGEST_RUN).match(/^\S+/)[0];
+    const word = i > 0 && /\s/.test(shown[i - 1]) ? findWord(source, place, run) : -1;
+    if (word >= 0) return word;
+    for (let length = run.length; length > 0; length = length >> 1) {
+      const found = source.indexOf(run.slice(0, length), place);
+      if (found >= 0) return found;
+    }
+    return place - 1;
+  }
+
+  // Where a word begins, so that none is found inside an address.
+  function findWord(source, place, word) {
+    const literally = [...word].map((character) => `\\u{${character.codePointAt(0).toString(16)}}`).join("");
+    const found = source.slice(place).match(new RegExp(`(?:^|\\s)${MARKS}${literally}`, "u"));
+    return found ? place + found.index + found[0].length - word.length : -1;
+  }
+
+  // The text of `prose` and how many of its characters come before the end of `range`; buttons and labels are no text.
+  function shownText(prose, range) {
+    let [text, count] = ["", 0];
+    const walker = document.createTreeWalker(prose, NodeFilter.SHOW_TEXT);
+    for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+      if (node.parentElement.closest(".pt-code-head")) continue;
+      if (range.comparePoint(node, 0) <= 0) count = text.length + (node === range.endContainer ? range.endOffset : node.length);
+      text += node.data;
+    }
+    return { text, count };
+  }
+
+  const codePoints = (text) => [...text].length;
+
+  // --- the bar -----------------------------------------------------------------------------------
+
+  const elementOf = (node) => (node instanceof Element ? node : node.parentElement);
+
+  // The answer in which the whole selection lies, if that can be continued.
+  function selected() {
+    const selection = document.getSelection();
+    if (!selection || selection.isCollapsed || !selection.toString().trim()) return null;
+    const range = selection.getRangeAt(0);
+    const view = elementOf(range.startContainer).closest(".pt-message.pt-assistant");
+    const message = view && actions.messageOf(view.dataset.id);
+    if (!message?.content || message.status === "generating" || !view.contains(range.endContainer)) return null;
+    const prose = view.querySelector(".pt-prose");
+    return prose.contains(range.startContainer) ? { message, prose, range, view } : null;
+  }
+
+  function show() {
+    const found = selected();
+    if (!found) {
+      hide();
+      return;
+    }
+    const { text, count } = shownText(found.prose, found.range);
+    const place = placeInSource(found.message.content, text, count);
+    target = { message: found.message, place };
+    const kept = text.slice(0, count).trimEnd();
+    P.setText(quote, `Keeps the text up to “…${kept.slice(-24).replace(/\s+/g, " ")}”`);
+    found.view.append(bar);
+    bar.hidden = false;
+    const box = found.range.getBoundingClientRect();
+    const room = document.documentElement.clientWidth - bar.offsetWidth - GAP_PX;
+    bar.style.left = `${Math.max(GAP_PX, Math.min(box.left, room))}px`;
+    bar.style.top = `${Math.min(box.bottom + GAP_PX, innerHeight - bar.offsetHeight - GAP_PX)}px`;
+  }
+
+  function hide() {
+    target = null;
+    bar.hidden = true;
+  }
+
+  async function go(n) {
+    const { message, place } = target;
+    const reason = actions.refusal();
+    if (reason) {
+      P.sayObstacle(reason);
+      return;
+    }
+    hide();
+    document.getSelection().removeAllRanges();
+    try {
+      const { ends } = await P.api("GET", `messages/${message.id}/tokens`);
+      const limit = codePoints(message.content.slice(0, place));
+      const at_token = ends.findLastIndex((end) => end <= limit) + 1;
+      actions.goOn(message, n > 1 ? { at_token, n } : { at_token });
+    } catch (error) {
+      P.failureToast(`Not continued: ${error.message}`);
+    }
+  }
+
+  function mount(root, given) {
+    actions = given;
+    quote = h("span", { class: "pt-quote" });
+    const one = P.button("goon", "Continue from here", () => go(1), { "data-action": "from-here" });
+    const three = P.button("three", "×3", () => go(3), { "data-action": "from-here-three", "aria-label": "Continue from here, three ways" });
+    bar = h("div", { class: "pt-from-here", role: "toolbar", "aria-label": "Continue from here", hidden: true }, quote, one, three);
+    bar.addEventListener("mousedown", (event) => event.preventDefault());
+    bar.addEventListener("pointerdown", () => (pressed = true));
+    for (const type of ["click", "pointercancel"]) document.addEventListener(type, () => (pressed = false));
+    document.addEventListener("selectionchange", () => pressed || show());
+    root.querySelector(".pt-scroll").addEventListener("scroll", hide, { passive: true });
+    bar.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") (event.stopPropagation(), document.getSelection().removeAllRanges(), hide());
+    });
+  }
+
+  P.fromHere = { mount, placeInSource };
+})(window.Pageturn);
