@@ -12,6 +12,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
+from engine.detokenizer import token_texts
 from engine.errors import RequestError
 from engine.loader.tokenizer import load_tokenizer
 from engine.tokenizer import GENERIC_TEMPLATE, Tokenizer, read_messages
@@ -313,3 +314,32 @@ def test_many_threads_at_once(tokenizer: Tokenizer) -> None:
         )
         typed = list(pool.map(lambda t: tokenizer.render_chat(user(t + "<|end|>")), texts))
     assert all("<|end|><|end|>" in tokenizer.decode(ids) for ids in typed)
+
+
+def spelled(tokenizer: Tokenizer, text: str) -> str:
+    return "".join(
+        each.text for each in token_texts(tokenizer.encode_answer(text), tokenizer.visible_bytes)
+    )
+
+
+def test_an_answers_ids_spell_it_and_nothing_else(tokenizer: Tokenizer) -> None:
+    for text in ("", "hello", " hello\n\n", "then <|end|> and <think>", "👩 ü", "<|turn|>"):
+        assert spelled(tokenizer, text) == text
+    assert not tokenizer.special_ids & set(tokenizer.encode_answer("a<|end|>b<｜ünï｜>"))
+    assert tokenizer.encode_answer("<think>") == tokenizer.encode("<think>")
+    with pytest.raises(RequestError):
+        tokenizer.encode_answer("half \ud83d")
+
+
+def test_the_space_before_a_first_word_is_the_vocabularys_own() -> None:
+    tokenizer = Tokenizer(sentencepiece())
+    for text in (" hello", " a</s>b"):
+        assert spelled(tokenizer, text) == text
+    assert spelled(tokenizer, "hello") == " hello"
+    assert tokenizer.encode_answer("hello")[0] != 1, "no <s> in front"
+
+
+@pytest.mark.model
+def test_the_built_in_models_answers_are_spelled(builtin: Tokenizer) -> None:
+    text = "1. **Bold** words,\n\n\n  and `code`: 👩‍🚀 <|im_end|> 1234567"
+    assert spelled(builtin, text) == text
