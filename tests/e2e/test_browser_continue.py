@@ -155,6 +155,26 @@ async def test_a_selection_outside_of_answers_offers_nothing(
     await expect(bar).to_be_hidden()
 
 
+async def test_the_bar_comes_when_the_mouse_has_selected(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await send(page, "hello")
+    await expect(page.locator(".pt-assistant")).to_have_attribute("data-status", "done")
+    box = await page.locator(".pt-assistant .pt-prose p").bounding_box()
+    assert box is not None
+    bar = page.locator(".pt-from-here")
+    await page.mouse.move(box["x"] + 2, box["y"] + 12)
+    await page.mouse.down()
+    await page.mouse.move(box["x"] + 300, box["y"] + 12, steps=4)
+    assert await page.evaluate("document.getSelection().toString().length") > 10
+    await expect(bar).to_be_hidden()
+    await page.mouse.up()
+    await expect(bar).to_be_visible()
+    await page.mouse.click(box["x"] + 2, box["y"] + 300)
+    await expect(bar).to_be_hidden()
+
+
 async def test_a_phone_continues_from_a_selection(phone: Page, fake_server: AppProcess) -> None:
     await open_page(phone, fake_server)
     await send(phone, "hello")

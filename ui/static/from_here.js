@@ -5,6 +5,7 @@
   const { h } = P;
   const GAP_PX = 8;
   const LONGEST_RUN = 16;
+  const QUOTED = 20;
   const CLOSING_MARKS = /^[*_~`]*/;
   // What may stand between a space and a word that begins with a letter or digit.
   const MARKS = "[^\\s\\p{L}\\p{N}]{0,4}";
@@ -13,8 +14,8 @@
   let target = null;
   // Set by chat.js: goOn(message, {at_token, n}), refusal() -> reason or null, messageOf(id).
   let actions = null;
-  // While the bar is pressed, a selection that a touch ends is still meant.
-  let pressed = false;
+  // While a mouse selects, the bar would be in its way; while the bar is pressed, a selection that a touch ends is still meant.
+  let held = false;
 
   // --- from rendered text to its source ----------------------------------------------------------
 
@@ -91,7 +92,7 @@
     const place = placeInSource(found.message.content, text, count);
     target = { message: found.message, place };
     const kept = text.slice(0, count).trimEnd();
-    P.setText(quote, `Keeps the text up to “…${kept.slice(-24).replace(/\s+/g, " ")}”`);
+    P.setText(quote, `Keeps up to “…${kept.slice(-QUOTED).replace(/\s+/g, " ")}”`);
     found.view.append(bar);
     bar.hidden = false;
     const box = found.range.getBoundingClientRect();
@@ -131,9 +132,10 @@
     const three = P.button("three", "×3", () => go(3), { "data-action": "from-here-three", "aria-label": "Continue from here, three ways" });
     bar = h("div", { class: "pt-from-here", role: "toolbar", "aria-label": "Continue from here", hidden: true }, quote, one, three);
     bar.addEventListener("mousedown", (event) => event.preventDefault());
-    bar.addEventListener("pointerdown", () => (pressed = true));
-    for (const type of ["click", "pointercancel"]) document.addEventListener(type, () => (pressed = false));
-    document.addEventListener("selectionchange", () => pressed || show());
+    document.addEventListener("pointerdown", (event) => (held = event.pointerType === "mouse" || bar.contains(event.target)));
+    document.addEventListener("pointerup", (event) => bar.contains(event.target) || ((held = false), show()));
+    for (const type of ["click", "pointercancel"]) document.addEventListener(type, () => (held = false));
+    document.addEventListener("selectionchange", () => held || show());
     root.querySelector(".pt-scroll").addEventListener("scroll", hide, { passive: true });
     bar.addEventListener("keydown", (event) => {
       if (event.key === "Escape") (event.stopPropagation(), document.getSelection().removeAllRanges(), hide());
