@@ -127,7 +127,7 @@
 
   function mount(root, given) {
     actions = given;
-    quote = h("span", { class: "pt-quote" });
+    quote = h("span", { class: "pt-quote", title: "Whole tokens are kept, up to the end of your selection" });
     const one = P.button("goon", "Continue from here", () => go(1), { "data-action": "from-here" });
     const three = P.button("three", "×3", () => go(3), { "data-action": "from-here-three", "aria-label": "Continue from here, three ways" });
     bar = h("div", { class: "pt-from-here", role: "toolbar", "aria-label": "Continue from here", hidden: true }, quote, one, three);
