@@ -183,6 +183,24 @@ async def test_one_client_that_leaves_changes_nothing_for_another(start: Start) 
     assert response.json()["choices"][0]["message"]["content"].endswith("word0-11 ")
 
 
+async def test_clients_with_the_same_request_id_do_not_end_each_other(start: Start) -> None:
+    engine = WatchedEngine(token_interval=0.01)
+    running = await start(engine)
+    async with running.http(headers={"X-Request-Id": "same"}) as one, running.http() as other:
+        left = asyncio.create_task(one.post("/v1/chat/completions", json=CHAT))
+        await engine.submitted.wait()
+        stays = other.post("/v1/chat/completions", json=CHAT, headers={"X-Request-Id": "same"})
+        stays = asyncio.create_task(stays)
+        engine.submitted.clear()
+        await engine.submitted.wait()
+        left.cancel()
+        response = await stays
+        await engine.streams[0].closed.wait()
+    assert response.headers["X-Request-Id"] == "same"
+    assert response.json()["choices"][0]["message"]["content"].endswith("word0-11 ")
+    assert left.cancelled()
+
+
 async def test_a_refused_prompt_lets_go_of_the_accepted_ones(start: Start) -> None:
     engine = WatchedEngine()
     running = await start(engine)

@@ -119,6 +119,24 @@ async def test_stop_ends_one_candidate_then_all(start: Start) -> None:
         await client.expect("finished")
 
 
+async def test_request_ids_may_repeat_and_end_nobody_elses_answer(start: Start) -> None:
+    running = await start(FakeEngine(token_interval=0.01))
+    async with running.ready_socket() as first, running.ready_socket() as second:
+        generations = []
+        for client in (first, second):
+            await client.send("send", content="hello", request_id="same")
+            started = await client.expect("started")
+            assert started["request_id"] == "same"
+            generations.append(started["generation_id"])
+        await first.send("stop", generation_id=generations[0], request_id="same")
+        end = await first.skip_to("candidate")
+        assert end["finish_reason"] == "abort"
+        await first.expect("finished")
+        assert text_of(await second.until("finished")) == ANSWER
+        _, again = await chat(first, content="once more", request_id="same")
+        assert text_of(again) == ANSWER
+
+
 async def test_attach_replays_from_a_number_and_follows(start: Start) -> None:
     running = await start(FakeEngine(token_interval=0.02))
     async with running.ready_socket() as first, running.ready_socket() as second:

@@ -35,6 +35,13 @@ def test_what_is_never_completed_is_shown_as_such() -> None:
     assert streamed([b"\xe2", b"x"]) == ["", "\ufffdx", ""]
 
 
+@pytest.mark.parametrize(
+    "pieces", [["👩", "\u200d", "👩"], ["e", "\u0301"], ["🇩", "🇪"], ["\r", "\n"]]
+)
+def test_a_character_is_shown_although_the_next_one_may_join_it(pieces: list[str]) -> None:
+    assert streamed([piece.encode() for piece in pieces]) == [*pieces, ""]
+
+
 @given(st.lists(st.binary(max_size=5), max_size=12))
 @settings(deadline=None)
 def test_the_stream_is_the_decoding_of_all_bytes(pieces: list[bytes]) -> None:
