@@ -13,7 +13,10 @@ from engine.sampling_params import DEFAULT_MAX_TOKENS, SamplingParams
 def check_request(
     config: SchedulerConfig, prompt_token_ids: Sequence[int], params: SamplingParams
 ) -> None:
-    """Raise RequestError for what can never run, with both numbers: what it needs and what there is."""
+    """Raise RequestError for what can never run, with both numbers: what it needs and what there is.
+
+    A prompt needs room for one token more, unless none is to be drawn.
+    """
     if not 1 <= params.n <= config.max_num_seqs:
         raise RequestError(
             f"n is {params.n}; 1 to {config.max_num_seqs} candidates are allowed", param="n"
@@ -26,9 +29,11 @@ def check_request(
             f"{config.scheduling_policy}",
             param="priority",
         )
-    num_needed = len(prompt_token_ids) + 1
-    _check_room(num_needed, config.max_model_len, "the model's context has")
-    _check_room(num_needed, config.num_blocks * config.block_size, "the KV block pool has")
+    num_tokens = len(prompt_token_ids)
+    num_needed = num_tokens + (params.max_tokens != 0)
+    num_slots = config.num_blocks * config.block_size
+    _check_room(num_tokens, num_needed, config.max_model_len, "the model's context has")
+    _check_room(num_tokens, num_needed, num_slots, "the KV block pool has")
 
 
 def max_output_tokens(
@@ -63,10 +68,10 @@ def _hand_out(grants: list[int], wants: Sequence[int], order: Sequence[int], bud
     return budget
 
 
-def _check_room(num_needed: int, num_tokens: int, where: str) -> None:
-    if num_needed > num_tokens:
+def _check_room(num_tokens: int, num_needed: int, num_there: int, where: str) -> None:
+    if num_needed > num_there:
         raise RequestError(
-            f"the prompt has {num_needed - 1} tokens and needs room for {num_needed}; {where} {num_tokens}",
+            f"the prompt has {num_tokens} tokens and needs room for {num_needed}; {where} {num_there}",
             param="prompt",
             code="context_length_exceeded",
         )

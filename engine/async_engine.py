@@ -21,6 +21,7 @@ from engine.engine_core import EngineCore
 from engine.errors import EngineDeadError, EngineError, EngineNotReadyError, RequestError
 from engine.output_processor import ProcessedOutputs
 from engine.outputs import RequestFinished
+from engine.pooling import StateSum
 from engine.request_stream import RequestStream
 from engine.sampling_params import SamplingParams, validate_for_model
 from engine.sequence import Request
@@ -47,6 +48,7 @@ from engine.worker import (
 )
 
 NUM_TOKENIZER_THREADS = 2
+DRAW_NOTHING = SamplingParams(max_tokens=0)
 
 Result = TypeVar("Result")
 
@@ -199,13 +201,27 @@ class AsyncEngine:
         Raises as `check_request` does. A refused request holds nothing.
         """
         self.check_request(prompt_token_ids, params)
-        request = Request(next(self._ids), list(prompt_token_ids), params, time.monotonic())
-        stream = RequestStream(request.request_id, params.n, self._worker.abort, self._awaited)
-        self._streams[request.request_id] = stream
-        self._worker.submit(request)
-        return stream
+        return self._enter(prompt_token_ids, params, None)
+
+    def embed(self, prompt_token_ids: Sequence[int]) -> RequestStream:
+        """Hand a prompt to the engine to be embedded; returns its stream at once, which has the `Embedding` before its end.
+
+        Raises as `check_request` does for a prompt after which no token is drawn. A refused request holds nothing.
+        """
+        self.check_request(prompt_token_ids, DRAW_NOTHING)
+        return self._enter(prompt_token_ids, DRAW_NOTHING, StateSum())
 
     # --- inside ----------------------------------------------------------------------------------
+
+    def _enter(
+        self, prompt_token_ids: Sequence[int], params: SamplingParams, state_sum: StateSum | None
+    ) -> RequestStream:
+        request_id, arrival_time = next(self._ids), time.monotonic()
+        request = Request(request_id, list(prompt_token_ids), params, arrival_time, state_sum)
+        stream = RequestStream(request_id, params.n, self._worker.abort, self._awaited)
+        self._streams[request_id] = stream
+        self._worker.submit(request)
+        return stream
 
     def _loaded(self) -> LoadedModel:
         if self._model is None:

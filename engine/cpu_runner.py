@@ -27,6 +27,7 @@ from engine.loader.cpu_weights import (
 from engine.loader.model import OpenModel, open_model
 from engine.models.config import ModelConfig
 from engine.outputs import BlockCopy, ModelRunnerOutput, ScheduledSequence, SchedulerOutput
+from engine.pooling import STATE_UNIT
 from engine.sampler import Sampler
 from engine.stats import ModelInfo
 from kernels.cpu.fused.compiled import is_compiled
@@ -34,6 +35,9 @@ from kernels.cpu.fused.features import cpu_features, missing_features, num_physi
 from kernels.cpu.fused.model import FusedModel, StepInput, unsupported_reason
 
 Progress = Callable[[str, float], None]
+
+ROWS_IN_CACHE = 64
+"""Rows whose states are summed at a time."""
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +120,8 @@ class CpuRunner:
             logits = logits[[i for i, samples in enumerate(sampled) for _ in samples]]
         tokens = self._sampler.sample(logits, requests) if requests else []
         return ModelRunnerOutput(
-            {request.seq_id: token for request, token in zip(requests, tokens, strict=True)}
+            {request.seq_id: token for request, token in zip(requests, tokens, strict=True)},
+            self._sum_states(plan.scheduled),
         )
 
     def warm_up(self) -> None:
@@ -131,6 +136,24 @@ class CpuRunner:
     def close(self) -> None:
         """End the worker threads; no step can follow."""
         self._model.close()
+
+    def _sum_states(self, scheduled: Sequence[ScheduledSequence]) -> dict[int, list[float]]:
+        """Of those that want states the sum over the step that has just run."""
+        sums, row = {}, 0
+        for sequence in scheduled:
+            end = row + len(sequence.token_ids)
+            if sequence.wants_states:
+                assert not sequence.samples, "rows with logits have no final states"
+                sums[sequence.seq_id] = self._sum_rows(row, end)
+            row = end
+        return sums
+
+    def _sum_rows(self, begin: int, end: int) -> list[float]:
+        total = np.zeros(self.info.hidden_size)
+        for first in range(begin, end, ROWS_IN_CACHE):
+            states = self._model.final_states(first, min(first + ROWS_IN_CACHE, end))
+            total += np.rint(states / STATE_UNIT).sum(0)
+        return (total * STATE_UNIT).tolist()
 
     def _copy_blocks(self, copies: tuple[BlockCopy, ...]) -> None:
         if copies:
@@ -207,6 +230,7 @@ def _info(
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
         vocab_size=opened.config.vocab_size,
+        hidden_size=opened.config.hidden_size,
         block_size=limits.block_size,
         num_blocks=size.num_blocks,
         num_blocks_reason=size.reason,

@@ -55,7 +55,7 @@ class KVCacheManager:
 
     def lookup(self, seq: Sequence) -> list[int]:
         """The cached blocks that `seq` begins with, up to the first miss; at least one token stays to compute."""
-        if not self._enable_prefix_caching:
+        if not self._may_reuse(seq):
             return []
         num_blocks = (seq.num_tokens - 1) // self._block_size
         self._extend_keys(seq, num_blocks)
@@ -69,7 +69,7 @@ class KVCacheManager:
 
     def lookup_part(self, seq: Sequence, hits: list[int]) -> PartHit | None:
         """The cached block that goes on behind `hits` like `seq` for the most tokens; one stays to compute."""
-        if not self._enable_prefix_caching:
+        if not self._may_reuse(seq):
             return None
         start = len(hits) * self._block_size
         end = min(start + self._block_size, seq.num_tokens - 1)
@@ -106,8 +106,10 @@ class KVCacheManager:
     def num_lost_tokens(self, seq: Sequence) -> int:
         """How many tokens of `seq` would have to be computed again if its blocks were freed and soon evicted.
 
-        Not lost is the run of cached blocks at its beginning that others refer to as well.
+        Not lost is the run of cached blocks at its beginning that others refer to as well, unless its states are wanted.
         """
+        if seq.request.state_sum is not None:
+            return seq.num_computed_tokens
         num_kept = 0
         for block_id in seq.block_table:
             block = self.pool.blocks[block_id]
@@ -198,6 +200,10 @@ class KVCacheManager:
         self._check_references(sequences)
         for seq in sequences:
             self._check_sequence(seq)
+
+    def _may_reuse(self, seq: Sequence) -> bool:
+        """Not for an embedding: it needs the states of all its tokens, and the cache has keys and values only."""
+        return self._enable_prefix_caching and seq.request.state_sum is None
 
     def _num_blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_size)

@@ -20,6 +20,7 @@ from engine.models.config import ModelConfig
 from engine.models.llama import LlamaForCausalLM
 from engine.outputs import BlockCopy, ModelRunnerOutput, ScheduledSequence, SchedulerOutput
 from engine.placement import Placement, choose_placement, use_physical_cores
+from engine.pooling import STATE_UNIT
 from engine.sampler import Sampler
 from engine.stats import ModelInfo
 from kernels.ops import KernelBackend, select_backend
@@ -79,7 +80,7 @@ class ModelRunner:
             for row, sequence in enumerate(plan.scheduled)
             if sequence.samples
         ]
-        logits = self._forward(plan.scheduled, [row for row, _ in sampled])
+        logits, state_sums = self._forward(plan.scheduled, [row for row, _ in sampled])
         # The candidates of one prompt draw from one row.
         rows = [i for i, (_, samples) in enumerate(sampled) for _ in samples]
         requests = [request for _, samples in sampled for request in samples]
@@ -87,7 +88,8 @@ class ModelRunner:
             logits = logits[rows]
         tokens = self._sampler.sample(logits, requests) if requests else []
         return ModelRunnerOutput(
-            {request.seq_id: token for request, token in zip(requests, tokens, strict=True)}
+            {request.seq_id: token for request, token in zip(requests, tokens, strict=True)},
+            state_sums,
         )
 
     @torch.inference_mode()
@@ -104,15 +106,33 @@ class ModelRunner:
             block_table = range(-(-num_tokens // config.block_size))
             self._forward([ScheduledSequence(0, [0] * num_tokens, 0, block_table, ())], [0])
 
-    def _forward(self, scheduled: Sequence[ScheduledSequence], rows: list[int]) -> torch.Tensor:
-        """Logits [len(rows), vocab_size] at the last token of the scheduled sequences `rows`."""
+    def _forward(
+        self, scheduled: Sequence[ScheduledSequence], rows: list[int]
+    ) -> tuple[torch.Tensor, dict[int, list[float]]]:
+        """Logits [len(rows), vocab_size] at the last token of the scheduled sequences `rows`; sums of states."""
         inputs = build_step_inputs(scheduled, self.scheduler_config.block_size, self._pool.device)
         with forward_context(inputs.metadata):
             states = self._model(inputs.input_ids, inputs.positions)
+        state_sums = self._sum_states(states, scheduled)
         if not rows:
-            return states.new_empty(0, self.info.vocab_size)
+            return states.new_empty(0, self.info.vocab_size), state_sums
         last = inputs.metadata.query_start_loc[1:].long() - 1
-        return self._model.compute_logits(states[last[rows]])
+        return self._model.compute_logits(states[last[rows]]), state_sums
+
+    def _sum_states(
+        self, states: torch.Tensor, scheduled: Sequence[ScheduledSequence]
+    ) -> dict[int, list[float]]:
+        """Of those that want states the sum over the step, of `states` [num_tokens, hidden_size] after the norm."""
+        if not any(sequence.wants_states for sequence in scheduled):
+            return {}
+        parts = states.split([len(sequence.token_ids) for sequence in scheduled])
+        sums = {
+            sequence.seq_id: (self._model.norm(part).double() / STATE_UNIT).round().sum(0)
+            for sequence, part in zip(scheduled, parts, strict=True)
+            if sequence.wants_states
+        }
+        values = (torch.stack(list(sums.values())) * STATE_UNIT).tolist()
+        return dict(zip(sums, values, strict=True))
 
     def _copy_blocks(self, copies: tuple[BlockCopy, ...]) -> None:
         if copies:
@@ -177,6 +197,7 @@ def _info(
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
         vocab_size=model.vocab_size,
+        hidden_size=model.hidden_size,
         block_size=limits.block_size,
         num_blocks=size.num_blocks,
         num_blocks_reason=size.reason,

@@ -1,6 +1,6 @@
 """What the scheduler did, as text and events for callers: one `OutputProcessor` for all requests, in the worker thread.
 
-Per candidate the events are `TextDelta`s, then one `CandidateFinished`; `RequestFinished` comes behind the last one. A
+Per candidate the events are `TextDelta`s (or one `Embedding`), then one `CandidateFinished`; `RequestFinished` comes last. A
 `TextDelta` carries every drawn token but the stop token (EOS or one of `stop_token_ids`), which only `usage` counts.
 The texts of a candidate joined are the decoding of its tokens without special ones, cut at the first stop string; the
 first `min_tokens` tokens are not searched for stop strings.
@@ -83,7 +83,9 @@ class OutputProcessor:
 
     def _process_one(self, output: StepOutput, processed: ProcessedOutputs) -> None:
         request = self._requests[output.request_id]
-        events: list[EngineEvent] = [] if output.progress is None else [output.progress]
+        events: list[EngineEvent] = [
+            e for e in (output.progress, output.embedding) if e is not None
+        ]
         candidate = request.candidates.get(output.index)
         if candidate is not None:
             delta = candidate.take(output)

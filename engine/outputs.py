@@ -5,7 +5,7 @@ Outside: `EngineEvent`s of one request, in order; exactly one `RequestFinished`,
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from engine.sampling_params import SamplingParams
@@ -55,6 +55,7 @@ class ScheduledSequence:
     `token_ids` [num_scheduled_tokens] stand at positions `start_position`, `start_position` + 1, ...;
     `block_table` covers all positions up to the last of them. `samples` is empty for a chunk that does not reach
     the end of the known tokens, holds one entry for an ordinary sequence, n for a prompt that forks after this step.
+    With `wants_states` the sum of these tokens' final states is wanted, and `samples` is empty.
     """
 
     seq_id: int
@@ -62,6 +63,7 @@ class ScheduledSequence:
     start_position: int
     block_table: Sequence[int]
     samples: tuple[SampleRequest, ...]
+    wants_states: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +98,13 @@ class SampledToken:
 
 @dataclass(frozen=True, slots=True)
 class ModelRunnerOutput:
-    """The drawn tokens by seq_id, one for every SampleRequest of the step."""
+    """The drawn tokens by seq_id, one for every SampleRequest of the step; and of those that want states their sums.
+
+    A sum [hidden_size] is over the scheduled tokens' states after the final norm, each rounded to `pooling.STATE_UNIT`.
+    """
 
     samples: Mapping[int, SampledToken]
+    state_sums: Mapping[int, Sequence[float]] = field(default_factory=dict)
 
 
 # --- engine to callers ---------------------------------------------------------------------------
@@ -168,6 +174,13 @@ class TextDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class Embedding:
+    """What an embedding request is for: the mean of its prompt's final states at length 1 [hidden_size]."""
+
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CandidateFinished:
     """A candidate's end; comes once per index. `stop_reason` is the stop string or stop token id that matched."""
 
@@ -213,6 +226,7 @@ class StepOutput:
     sampled: SampledToken | None = None
     progress: PrefillProgress | None = None
     end: SequenceEnd | None = None
+    embedding: Embedding | None = None
 
 
-EngineEvent = PrefillProgress | TextDelta | CandidateFinished | RequestFinished
+EngineEvent = PrefillProgress | TextDelta | Embedding | CandidateFinished | RequestFinished

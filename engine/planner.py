@@ -41,8 +41,9 @@ class _Step:
         start, end = seq.num_computed_tokens, seq.num_computed_tokens + num_tokens
         samples = _samples(seq) if end == seq.num_tokens else ()
         token_ids = seq.token_ids[start:end]
+        wants_states = seq.request.state_sum is not None
         self.scheduled.append(
-            ScheduledSequence(seq.seq_id, token_ids, start, seq.block_table, samples)
+            ScheduledSequence(seq.seq_id, token_ids, start, seq.block_table, samples, wants_states)
         )
         self.block_copies += block_copies
         self.budget -= num_tokens
@@ -130,7 +131,8 @@ class Planner:
         if is_first_pass:
             seq.request.first_scheduled_time = time.monotonic()
             seq.num_cached_tokens = seq.num_computed_tokens
-            self._tally.prefix_queries += seq.num_tokens
+            if seq.request.state_sum is None:
+                self._tally.prefix_queries += seq.num_tokens
             self._tally.prefix_hits += seq.num_cached_tokens
             self._tally.prompt_tokens += seq.num_prompt_tokens
         return block_copies

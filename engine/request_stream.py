@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from engine.outputs import (
     CandidateFinished,
+    Embedding,
     EngineEvent,
     FinishReason,
     KVUsage,
@@ -129,6 +130,8 @@ class RequestStream:
             pending.add(event)
         elif isinstance(event, PrefillProgress):
             self._queue["progress"] = event
+        elif isinstance(event, Embedding):
+            self._queue["embedding"] = event
         elif isinstance(event, CandidateFinished):
             self._queue["finished", event.index] = event
         else:

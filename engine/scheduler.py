@@ -13,6 +13,7 @@ from engine.config import SchedulerConfig
 from engine.counterfactuals import Counterfactuals
 from engine.kv_cache_manager import KVCacheManager
 from engine.outputs import (
+    Embedding,
     FinishReason,
     KVUsage,
     ModelRunnerOutput,
@@ -23,6 +24,7 @@ from engine.outputs import (
     StepOutput,
 )
 from engine.planner import Planner
+from engine.pooling import StateSum
 from engine.reports import Tally, describe_blocks, describe_request
 from engine.roster import Roster
 from engine.sequence import Request, Sequence, SequenceStatus
@@ -125,6 +127,9 @@ class Scheduler:
     def _advance(
         self, seq: Sequence, num_tokens: int, output: ModelRunnerOutput, now: float
     ) -> list[StepOutput]:
+        if seq.request.state_sum is not None:
+            sums = output.state_sums[seq.seq_id]
+            seq.request.state_sum.add(seq.num_computed_tokens, num_tokens, sums)
         self.kv.commit(seq, num_tokens)
         progress = None
         if not seq.output_token_ids:
@@ -149,6 +154,8 @@ class Scheduler:
         return candidates
 
     def _accept(self, seq: Sequence, output: ModelRunnerOutput, now: float) -> StepOutput:
+        if seq.request.state_sum is not None:
+            return self._end_with_embedding(seq, seq.request.state_sum)
         sampled = reason = stop_token_id = None
         if seq.max_output_tokens:
             sampled = output.samples[seq.seq_id]
@@ -162,6 +169,14 @@ class Scheduler:
             reason = FinishReason.LENGTH
         end = self._end(seq, reason, stop_token_id=stop_token_id) if reason else None
         return _step_output(seq, sampled=sampled, end=end)
+
+    def _end_with_embedding(self, seq: Sequence, state_sum: StateSum) -> StepOutput:
+        values = state_sum.embedding()
+        if values is None:
+            error = "the model's states are not finite numbers"
+            return _step_output(seq, end=self._end(seq, FinishReason.ERROR, error=error))
+        end = self._end(seq, FinishReason.STOP)
+        return _step_output(seq, end=end, embedding=Embedding(values))
 
     def _end_all(
         self, sequences: Iterable[Sequence], reason: FinishReason, error: str | None = None
@@ -259,5 +274,8 @@ def _step_output(
     sampled: SampledToken | None = None,
     progress: PrefillProgress | None = None,
     end: SequenceEnd | None = None,
+    embedding: Embedding | None = None,
 ) -> StepOutput:
-    return StepOutput(seq.request.request_id, seq.seq_id, seq.index, sampled, progress, end)
+    return StepOutput(
+        seq.request.request_id, seq.seq_id, seq.index, sampled, progress, end, embedding
+    )

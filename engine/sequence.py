@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from engine.outputs import FinishReason, SampleRequest, Timings, Usage
+from engine.pooling import StateSum
 from engine.sampling_params import SamplingParams
 
 
@@ -27,13 +28,14 @@ class Request:
     """One call. `request_id` is the engine's own: unique, ascending with arrival. Times are `time.monotonic()`.
 
     The scheduler makes the `sequences` when it accepts the request, and counts in `num_overtakes` how many that stood
-    behind it have started before it.
+    behind it have started before it. A request for an embedding has a `state_sum`; its one sequence draws no token.
     """
 
     request_id: int
     prompt_token_ids: list[int]
     params: SamplingParams
     arrival_time: float
+    state_sum: StateSum | None = None
     sequences: list["Sequence"] = field(default_factory=list)
     first_scheduled_time: float | None = None
     num_overtakes: int = 0

@@ -155,6 +155,7 @@ class ModelInfo:
     max_num_seqs: int
     max_num_batched_tokens: int
     vocab_size: int
+    hidden_size: int
     block_size: int
     num_blocks: int
     num_blocks_reason: str

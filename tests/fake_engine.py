@@ -6,6 +6,7 @@ method here exists on the real engine with the same meaning; tests/engine/test_a
 
 import asyncio
 import itertools
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
@@ -13,6 +14,7 @@ from engine.detokenizer import TokenText, token_texts
 from engine.errors import EngineNotReadyError, RequestError
 from engine.outputs import (
     CandidateFinished,
+    Embedding,
     EngineEvent,
     FinishReason,
     KVUsage,
@@ -38,6 +40,7 @@ from engine.stats import (
 )
 
 BLOCK_SIZE = 16
+HIDDEN_SIZE = 8
 
 
 class FakeStream:
@@ -117,6 +120,35 @@ class FakeStream:
         return CandidateFinished(index, reason, None, usage, timings, KVUsage(2, 4, 2, 0.01))
 
 
+class FakeEmbeddingStream(FakeStream):
+    """The stream of an embedding request: HIDDEN_SIZE numbers made from the prompt, after `token_interval`."""
+
+    def __init__(self, engine: "FakeEngine", prompt: Sequence[int]) -> None:
+        super().__init__(engine, prompt, SamplingParams(max_tokens=0))
+
+    async def _run(self) -> AsyncIterator[EngineEvent]:
+        started = time.monotonic()
+        self.engine.live[self.request_id] = self
+        yield PrefillProgress(len(self.prompt), len(self.prompt))
+        try:
+            await asyncio.sleep(self.engine.token_interval)
+            reason = FinishReason.ABORT if self.aborted else FinishReason.STOP
+            if not self.aborted:
+                yield Embedding(fake_embedding(self.prompt))
+            yield self._finished(0, 0, reason, started)
+        finally:
+            self.engine.live.pop(self.request_id, None)
+        yield RequestFinished()
+
+
+def fake_embedding(prompt: Sequence[int]) -> tuple[float, ...]:
+    """How often the prompt has tokens of each rest when divided by HIDDEN_SIZE, at length 1."""
+    counts = [
+        sum(token_id % HIDDEN_SIZE == rest for token_id in prompt) for rest in range(HIDDEN_SIZE)
+    ]
+    return tuple(count / math.hypot(*counts) for count in counts)
+
+
 class FakeEngine:
     """Streams `script(prompt_token_ids, index) -> list of text pieces`, one piece per `token_interval` seconds.
 
@@ -168,6 +200,7 @@ class FakeEngine:
             max_num_seqs=64,
             max_num_batched_tokens=512,
             vocab_size=256,
+            hidden_size=HIDDEN_SIZE,
             block_size=BLOCK_SIZE,
             num_blocks=self.num_blocks,
             num_blocks_reason="a test",
@@ -254,9 +287,10 @@ class FakeEngine:
             raise RequestError(f"n is {params.n}; {self.info.max_num_seqs} is the most", param="n")
         if not prompt_token_ids:
             raise RequestError("the prompt is empty", param="prompt")
-        if len(prompt_token_ids) >= self.info.max_model_len:
+        num_fitting = self.info.max_model_len - (params.max_tokens != 0)
+        if len(prompt_token_ids) > num_fitting:
             raise RequestError(
-                f"the prompt has {len(prompt_token_ids)} tokens; {self.info.max_model_len - 1} fit",
+                f"the prompt has {len(prompt_token_ids)} tokens; {num_fitting} fit",
                 param="prompt",
                 code="context_length_exceeded",
             )
@@ -268,6 +302,14 @@ class FakeEngine:
         """
         self.check_request(prompt_token_ids, params)
         return FakeStream(self, list(prompt_token_ids), params)
+
+    def embed(self, prompt_token_ids: Sequence[int]) -> FakeStream:
+        """Hand a prompt to the engine to be embedded; returns its stream at once, which has the `Embedding` before its end.
+
+        Raises as `check_request` does for a prompt after which no token is drawn. A refused request holds nothing.
+        """
+        self.check_request(prompt_token_ids, SamplingParams(max_tokens=0))
+        return FakeEmbeddingStream(self, list(prompt_token_ids))
 
     def _check_ready(self) -> None:
         if self.status.state != "ready":

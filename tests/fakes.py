@@ -3,9 +3,10 @@
 `FakeModelRunner` stores (token, position) in the slots that the plan names. Before drawing a token it reads the whole
 context back through the block table, and fails unless every slot holds exactly the sequence's token at that position.
 Tokens drawn are a pure function of (context, seed), so batching, chunking, caching and preemption must not
-change them: `expected_tokens` says what a sequence yields alone.
+change them: `expected_tokens` says what a sequence yields alone, `expected_embedding` what an embedding request does.
 """
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from engine.outputs import (
     StepOutput,
     TokenLogprob,
 )
+from engine.pooling import StateSum
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler
 from engine.sequence import Request
@@ -32,6 +34,7 @@ from engine.stats import ModelInfo
 
 VOCAB_SIZE = 256
 EOS_TOKEN_ID = 2
+HIDDEN_SIZE = 3
 
 Script = Callable[[SampleRequest, Sequence[int]], int]
 
@@ -94,6 +97,7 @@ class Harness:
         self.requests: list[Request] = []
         self.texts: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         self.ends: dict[tuple[int, int], SequenceEnd] = {}
+        self.embeddings: dict[int, tuple[float, ...]] = {}
         self.progress: list[tuple[int, int]] = []
 
     def add(self, prompt: Sequence[int], **params: Any) -> Request:
@@ -101,6 +105,14 @@ class Harness:
         defaults: dict[str, Any] = {"max_tokens": 8, "ignore_eos": True}
         params_ = SamplingParams(**(defaults | params))
         request = Request(len(self.requests), list(prompt), params_, time.monotonic())
+        self.scheduler.add_request(request)
+        self.requests.append(request)
+        return request
+
+    def embed(self, prompt: Sequence[int], **params: Any) -> Request:
+        """Add a request for an embedding."""
+        params_ = SamplingParams(max_tokens=0, **params)
+        request = Request(len(self.requests), list(prompt), params_, time.monotonic(), StateSum())
         self.scheduler.add_request(request)
         self.requests.append(request)
         return request
@@ -125,6 +137,8 @@ class Harness:
                 break
             self.step()
         assert not self.scheduler.has_work, "the engine does not come to rest"
+        for request_id, embedding in self.embeddings.items():
+            assert embedding == expected_embedding(self.requests[request_id].prompt_token_ids)
         for (request_id, index), text in self.texts.items():
             request = self.requests[request_id]
             expected = expected_tokens(
@@ -152,6 +166,8 @@ class Harness:
                 self.progress.append((output.request_id, output.progress.computed_tokens))
             if output.sampled is not None:
                 self.texts[key].append(output.sampled.token_id)
+            if output.embedding is not None:
+                self.embeddings[output.request_id] = output.embedding.values
             if output.end is not None:
                 self.ends[key] = output.end
 
@@ -194,6 +210,7 @@ class FakeModelRunner:
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
             vocab_size=VOCAB_SIZE,
+            hidden_size=HIDDEN_SIZE,
             block_size=config.block_size,
             num_blocks=config.num_blocks,
             num_blocks_reason="a test",
@@ -211,14 +228,18 @@ class FakeModelRunner:
         self._copy_blocks(plan.block_copies)
         self._store(plan.scheduled)
         samples: dict[int, SampledToken] = {}
+        state_sums: dict[int, list[float]] = {}
         for entry in plan.scheduled:
             context = self._read_context(entry)
+            if entry.wants_states:
+                assert not entry.samples, "a sequence wants states and tokens"
+                state_sums[entry.seq_id] = _sum_states(context, entry.start_position)
             for request in entry.samples:
                 known = [*request.prompt_token_ids, *request.output_token_ids]
                 assert context == known, f"sequence {request.seq_id}: read {context}, not {known}"
                 assert request.seq_id not in samples, f"sequence {request.seq_id} is drawn twice"
                 samples[request.seq_id] = self._sample(request, context)
-        return ModelRunnerOutput(samples)
+        return ModelRunnerOutput(samples, state_sums)
 
     def _slot(self, entry: ScheduledSequence, position: int) -> int:
         size = self.scheduler_config.block_size
@@ -258,6 +279,21 @@ class FakeModelRunner:
             return SampledToken(token_id)
         best = [TokenLogprob((token_id + i) % VOCAB_SIZE, -1.0 - i, i + 1) for i in range(20)]
         return SampledToken(token_id, best[0], tuple(best[: request.params.logprobs]))
+
+
+def expected_embedding(prompt: Sequence[int]) -> tuple[float, ...]:
+    """What a prompt yields, worked out without an engine."""
+    sums = _sum_states(prompt, 0)
+    return tuple(value / math.hypot(*sums) for value in sums)
+
+
+def _sum_states(context: Sequence[int], start: int) -> list[float]:
+    """Of the tokens from `start` on; a token's state [HIDDEN_SIZE] depends on every token up to it."""
+    states = [
+        (token_id, position, sum(context[: position + 1]) % 251)
+        for position, token_id in enumerate(context)
+    ]
+    return [float(sum(column)) for column in zip(*states[start:], strict=True)]
 
 
 def _draw(script: Script, request: SampleRequest, context: Sequence[int]) -> int:

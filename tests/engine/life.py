@@ -1,7 +1,7 @@
 """Random life against the invariants: requests come, fork, are pushed out, aborted and failed, in pools of 1 to 40 blocks.
 
 After every action `check_integrity()` holds; the fake runner reads every context back from its memory in every step;
-in the end every accepted candidate has ended once, with the text that it yields alone, and no block is live.
+in the end every accepted candidate has ended once, with the text or embedding that it yields alone, and no block is live.
 
 The tests run some hundred examples for each block size, always the same ones. For others, as many as you like:
 `python -m tests.engine.life --examples 10000 --seed 1`
@@ -26,10 +26,17 @@ from hypothesis.stateful import (
 
 from engine.errors import RequestError
 from engine.outputs import FinishReason, SequenceEnd, StepOutput
+from engine.pooling import StateSum
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler
 from engine.sequence import Request
-from tests.fakes import EOS_TOKEN_ID, FakeModelRunner, expected_tokens, make_config
+from tests.fakes import (
+    EOS_TOKEN_ID,
+    FakeModelRunner,
+    expected_embedding,
+    expected_tokens,
+    make_config,
+)
 
 BLOCK_SIZES = (1, 2, 16)
 FAMILIES = tuple([family * 50 + i % 40 + 3 for i in range(90)] for family in range(3))
@@ -112,10 +119,22 @@ class EngineLife(RuleBasedStateMachine):
         kept = text[: round(share * len(text))]
         self._add([*self.accepted[key[0]].prompt_token_ids, *kept, *[250] * num_new], params)
 
-    def _add(self, prompt: list[int], params: SamplingParams) -> None:
-        request = Request(len(self.accepted), prompt, params, 0.0)
+    @rule(
+        family=st.sampled_from(FAMILIES),
+        length=st.integers(1, 45),
+        priority=st.sampled_from([0, 0, -1, 1]),
+    )
+    def embed(self, family: list[int], length: int, priority: int) -> None:
+        params = SamplingParams(max_tokens=0, priority=priority)
+        self._add(family[:length], params, StateSum())
+
+    def _add(
+        self, prompt: list[int], params: SamplingParams, state_sum: StateSum | None = None
+    ) -> None:
+        request = Request(len(self.accepted), prompt, params, 0.0, state_sum)
         capacity = min(self.config.max_model_len, self.config.num_blocks * self.config.block_size)
-        if len(prompt) + 1 > capacity or params.n > self.config.max_num_seqs:
+        num_needed = len(prompt) + (params.max_tokens != 0)
+        if num_needed > capacity or params.n > self.config.max_num_seqs:
             with pytest.raises(RequestError):
                 self.scheduler.add_request(request)
         else:
@@ -182,7 +201,11 @@ class EngineLife(RuleBasedStateMachine):
             self._take(self.scheduler.abort(request_id, index))
         self.scheduler.kv.check_integrity(self.scheduler._roster.sequences.values())
         output = self.runner.execute(plan)
-        self._take(self.scheduler.update(plan, output))
+        outputs = self.scheduler.update(plan, output)
+        for end in (output for output in outputs if output.end is not None):
+            wants_embedding = self.accepted[end.request_id].state_sum is not None
+            assert (end.embedding is not None) == wants_embedding
+        self._take(outputs)
 
     def _take(self, outputs: list[StepOutput]) -> None:
         for output in outputs:
@@ -191,6 +214,10 @@ class EngineLife(RuleBasedStateMachine):
             text = self.texts.setdefault(key, [])
             if output.sampled is not None:
                 text.append(output.sampled.token_id)
+            if output.embedding is not None:
+                assert output.embedding.values == expected_embedding(
+                    self.accepted[output.request_id].prompt_token_ids
+                )
             if output.end is not None:
                 self.ends[key] = output.end
                 self._check_end(key, output.end)

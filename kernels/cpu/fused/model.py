@@ -176,6 +176,17 @@ class FusedModel:
         self._run(h, 0)
         return self._logits[:num_outputs, : self.shape.vocab_size]
 
+    def final_states(self, begin: int, end: int) -> np.ndarray:
+        """The last step's states after the final norm, float64 [end - begin, hidden], of rows that are no outputs.
+
+        A row's numbers do not depend on what else was in the step. (An output's row has been changed on its way to the head.)
+        """
+        part = np.s_[begin:end]
+        states = (self._x[part] + self._delta[part]).astype(np.float64)
+        squares = np.square(states).sum(axis=1, keepdims=True)
+        inverse = 1 / np.sqrt(squares / self.shape.hidden_size + self.shape.epsilon)
+        return states * inverse * self._weights.final_norm
+
     def copy_blocks(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Copies blocks of the KV pool in every layer."""
         self.kv[:, targets] = self.kv[:, sources]
@@ -256,6 +267,9 @@ class FusedModel:
         ctypes.CDLL(None).sem_init(ctypes.c_void_p(int(h[at.SEMAPHORE])), 0, 0)
         logits = self._keep(at.LOGITS, self.max_outputs * shape.vocab_blocks * BLOCK_COLUMNS * 4)
         self._logits = logits.view(np.float32).reshape(self.max_outputs, -1)
+        self._x, self._delta = (
+            self._kept[slot].view(np.float32).reshape(rows, -1) for slot in (at.X, at.DELTA)
+        )
 
     def _scratch_bytes(self, state_bytes: int) -> int:
         """A thread's own memory: attention states or outputs of a panel, then room for one tile of attention rows."""
