@@ -1,16 +1,16 @@
 """Runs the engine requests behind one HTTP request, and answers whole or as a stream of server-sent events.
 
-The client's going away ends them, in both modes and from every state: the response itself watches the connection.
-Nothing is submitted before the response runs, so nothing can be left behind. Headers go out with the first event, so
-everything that can be known before is an ordinary error response.
+The client's going away ends them, in both modes and from every state (`api.engine_calls`). Nothing is submitted before the
+response runs, so nothing can be left behind. Headers go out with the first event, so everything that can be known before
+is an ordinary error response.
 """
 
-import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
@@ -18,7 +18,8 @@ from starlette.types import Receive, Scope, Send
 
 from api.access import access_of
 from api.context import ApiContext
-from api.errors import ApiError, as_api_error, error_object
+from api.engine_calls import failure_of, running_together, unless_disconnected
+from api.errors import as_api_error, error_object
 from api.openai_documents import Choice, Head, Shape, total_usage
 from chat.ports import Stream
 from engine.errors import RequestError
@@ -27,7 +28,6 @@ from engine.sampling_params import SamplingParams
 
 logger = logging.getLogger(__name__)
 
-MERGE_QUEUE = 64
 _OPEN = {"finish_reason": None, "stop_reason": None}
 
 
@@ -70,7 +70,7 @@ class GenerationResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._stream if self._job.stream else self._answer
         try:
-            await _unless_disconnected(receive, lambda: answer(scope, receive, send))
+            await unless_disconnected(receive, lambda: answer(scope, receive, send))
         finally:
             for choice in self._choices:
                 if choice.end is not None:
@@ -142,18 +142,10 @@ class GenerationResponse(Response):
 
     @asynccontextmanager
     async def _events(self) -> AsyncIterator[AsyncIterator[tuple[Choice, EngineEvent]]]:
-        """Submit every prompt; what still runs when the block is left is aborted, all at once."""
-        task = asyncio.current_task()
-        assert task is not None, "responses run in tasks"
-        streams: list[Stream] = []
-        try:
-            for prompt in self._job.prompts:
-                streams.append(self._submit(prompt))
-                self._context.streams[streams[-1]] = task
-            async with aclosing(_merge(streams)) as events:
-                yield self._label(events)
-        finally:
-            await self._let_go(streams)
+        """The events of every prompt as they come."""
+        submits = [partial(self._submit, prompt) for prompt in self._job.prompts]
+        async with running_together(self._context, submits) as events:
+            yield self._label(events)
 
     async def _label(
         self, events: AsyncIterator[tuple[int, EngineEvent]]
@@ -169,76 +161,15 @@ class GenerationResponse(Response):
             param = prompt.param if error.param == "prompt" else error.param
             raise RequestError(error.message, param=param, code=error.code) from None
 
-    async def _let_go(self, streams: list[Stream]) -> None:
-        """Abort every stream before waiting for any: the engine says that one has ended only after a step."""
-        for stream in streams:
-            stream.abort()
-        try:
-            await asyncio.gather(*(stream.aclose() for stream in streams))
-        finally:
-            for stream in streams:
-                del self._context.streams[stream]
-
 
 def _take_in(choice: Choice, event: EngineEvent) -> None:
     match event:
         case TextDelta():
             choice.add(event)
         case CandidateFinished(finish_reason=FinishReason.ERROR):
-            raise ApiError(500, event.error or "the engine failed", code="engine_error")
+            raise failure_of(event)
         case CandidateFinished():
             choice.end = event
-
-
-async def _merge(streams: list[Stream]) -> AsyncGenerator[tuple[int, EngineEvent], None]:
-    """The events of all streams as they come, each with its stream's number."""
-    queue: asyncio.Queue[tuple[int, EngineEvent | Exception | None]] = asyncio.Queue(MERGE_QUEUE)
-
-    async def pump(number: int, stream: Stream) -> None:
-        try:
-            async for event in stream:
-                await queue.put((number, event))
-            await queue.put((number, None))
-        except Exception as error:
-            await queue.put((number, error))
-
-    pumps = [asyncio.create_task(pump(number, stream)) for number, stream in enumerate(streams)]
-    try:
-        running = len(pumps)
-        while running:
-            number, event = await queue.get()
-            if isinstance(event, Exception):
-                raise event
-            if event is None:
-                running -= 1
-            else:
-                yield number, event
-    finally:
-        for task in pumps:
-            task.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
-
-
-async def _unless_disconnected(
-    receive: Receive, work: Callable[[], Coroutine[Any, Any, None]]
-) -> None:
-    """Run `work`; cancel it when the client goes away. Raises what `work` raises."""
-    working = asyncio.create_task(work())
-    watching = asyncio.create_task(_disconnect(receive))
-    try:
-        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        ended = working.done()
-        for task in (working, watching):
-            task.cancel()
-        await asyncio.gather(working, watching, return_exceptions=True)
-    if ended:
-        working.result()
-
-
-async def _disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _send_data(send: Send, document: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""/v1/models, /v1/chat/completions, /v1/completions, /tokenize, /detokenize: as OpenAI and vLLM serve them."""
+"""/v1/models, /v1/chat/completions, /v1/completions, /v1/embeddings, /tokenize, /detokenize: as OpenAI and vLLM serve them."""
 
 import time
 from typing import Annotated, Any, TypeVar
@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Request
 
 from api.bodies import read_body
 from api.context import ApiContext, context_of
+from api.embeddings import EmbeddingJob, EmbeddingResponse
 from api.errors import ApiError
 from api.generation import GenerationResponse, Job, Prompt
 from api.openai_documents import ChatShape, CompletionShape, Head, Shape
@@ -14,6 +15,7 @@ from api.openai_schema import (
     ChatBody,
     CompletionBody,
     DetokenizeBody,
+    EmbeddingBody,
     GenerationBody,
     TokenizeBody,
     read_messages,
@@ -23,7 +25,9 @@ from engine.errors import RequestError
 from engine.sampling_params import SamplingParams
 from engine.stats import ModelInfo
 
-Body = TypeVar("Body", bound=ChatBody | CompletionBody | TokenizeBody | DetokenizeBody)
+Body = TypeVar(
+    "Body", bound=ChatBody | CompletionBody | EmbeddingBody | TokenizeBody | DetokenizeBody
+)
 
 
 def _open_context(request: Request) -> ApiContext:
@@ -70,10 +74,25 @@ async def complete(context: Context, request: Request) -> GenerationResponse:
     params = body.sampling()
     if body.echo and params.logprobs is not None:
         raise RequestError("echo: log-probabilities of a prompt are not supported", param="echo")
-    raw = read_prompts(body.prompt)
-    named = [(item, f"prompt[{i}]" if len(raw) > 1 else "prompt") for i, item in enumerate(raw)]
-    prompts = [await _read_prompt(context, item, name, body) for item, name in named]
+    named = read_prompts(body.prompt, "prompt")
+    prompts = [await _read_prompt(context, item, name, bool(body.echo)) for name, item in named]
     return _respond(context, body, params, prompts, CompletionShape())
+
+
+@router.post("/v1/embeddings")
+async def embed(context: Context, request: Request) -> EmbeddingResponse:
+    """The vectors of one text or several: the mean of their tokens' final states, at length 1."""
+    body = await _read(context, request, EmbeddingBody)
+    body.check_fields()
+    info = context.engine.info
+    dimensions = info.hidden_size if body.dimensions is None else body.dimensions
+    if not 1 <= dimensions <= info.hidden_size:
+        message = f"dimensions: {dimensions} is not allowed; 1 to {info.hidden_size}"
+        raise RequestError(message, param="dimensions")
+    named = read_prompts(body.input, "input")
+    prompts = [await _read_prompt(context, item, name, False) for name, item in named]
+    as_base64 = body.encoding_format == "base64"
+    return EmbeddingResponse(context, EmbeddingJob(prompts, info.model_name, dimensions, as_base64))
 
 
 @router.post("/tokenize")
@@ -113,12 +132,10 @@ def _check_model(context: ApiContext, name: str) -> None:
         raise ApiError(404, message, param="model", code="model_not_found")
 
 
-async def _read_prompt(
-    context: ApiContext, raw: str | list[int], param: str, body: CompletionBody
-) -> Prompt:
+async def _read_prompt(context: ApiContext, raw: str | list[int], param: str, echo: bool) -> Prompt:
     if isinstance(raw, str):
-        return Prompt(await _encode(context, raw, param), param, raw if body.echo else "")
-    return Prompt(raw, param, await context.engine.decode(raw) if body.echo else "")
+        return Prompt(await _encode(context, raw, param), param, raw if echo else "")
+    return Prompt(raw, param, await context.engine.decode(raw) if echo else "")
 
 
 async def _encode(context: ApiContext, text: str, param: str) -> list[int]:

@@ -7,7 +7,7 @@ same as absent. Anything else is unknown: ignored, and named in one warning line
 
 import logging
 from collections.abc import Mapping
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -47,10 +47,34 @@ UNSUPPORTED_FIELDS: Mapping[str, tuple[object, ...]] = {
 }
 
 
+EMBEDDING_UNSUPPORTED_FIELDS: Mapping[str, tuple[object, ...]] = {
+    "add_special_tokens": (True,),
+    "cache_salt": (),
+    "normalize": (True,),
+    "priority": (0,),
+    "truncate_prompt_tokens": (),
+}
+
+
 class _Body(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
     model: str | None = None
+
+    def _given(
+        self, known: frozenset[str], unsupported: Mapping[str, tuple[object, ...]]
+    ) -> dict[str, Any]:
+        """The fields that are not null. Raises RequestError for unsupported ones; warns of unknown ones."""
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        given = {k: v for k, v in (fields | (self.model_extra or {})).items() if v is not None}
+        for name, neutral in unsupported.items():
+            if name in given and given[name] not in neutral:
+                raise RequestError(f"{name} is not supported", param=name)
+        unknown = given.keys() - known - IGNORED_FIELDS - unsupported.keys()
+        if unknown := unknown - fields.keys():
+            names = shorten(", ".join(sorted(unknown)))
+            logger.warning("ignored unknown fields of a request: %s", names)
+        return given
 
 
 class StreamOptions(BaseModel):
@@ -74,20 +98,8 @@ class GenerationBody(_Body):
 
     def sampling(self) -> SamplingParams:
         """The sampling fields, checked. Raises RequestError; warns of unknown fields."""
-        given = self._given()
-        for name, neutral in UNSUPPORTED_FIELDS.items():
-            if name in given and given[name] not in neutral:
-                raise RequestError(f"{name} is not supported", param=name)
-        unknown = given.keys() - SAMPLING_FIELDS - IGNORED_FIELDS - UNSUPPORTED_FIELDS.keys()
-        if unknown := unknown - type(self).model_fields.keys():
-            names = shorten(", ".join(sorted(unknown)))
-            logger.warning("ignored unknown fields of a request: %s", names)
+        given = self._given(SAMPLING_FIELDS, UNSUPPORTED_FIELDS)
         return SamplingParams.from_mapping({k: v for k, v in given.items() if k in SAMPLING_FIELDS})
-
-    def _given(self) -> dict[str, Any]:
-        fields = {name: getattr(self, name) for name in type(self).model_fields}
-        given = fields | (self.model_extra or {})
-        return {name: value for name, value in given.items() if value is not None}
 
 
 class ChatBody(GenerationBody):
@@ -103,6 +115,18 @@ class CompletionBody(GenerationBody):
     prompt: Any
     logprobs: int | None = None
     echo: bool | None = None
+
+
+class EmbeddingBody(_Body):
+    """POST /v1/embeddings; `input` is a string, token ids, or a list of either."""
+
+    input: Any
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = None
+
+    def check_fields(self) -> None:
+        """Raises RequestError for unsupported fields; warns of unknown ones."""
+        self._given(frozenset(), EMBEDDING_UNSUPPORTED_FIELDS)
 
 
 class TokenizeBody(_Body):
@@ -160,17 +184,20 @@ def _read_part(part: object, path: str) -> str:
     return text
 
 
-def read_prompts(prompt: object) -> list[str | list[int]]:
-    """The prompts of a completion, each text or token ids. Raises RequestError naming `prompt` or `prompt[i]`."""
+def read_prompts(prompt: object, field: str) -> list[tuple[str, str | list[int]]]:
+    """The prompts of one body, text or token ids, each with its name: `field`, or `field[i]` if there are several.
+
+    Raises RequestError naming `field` or `field[i]`.
+    """
     if isinstance(prompt, str) or _is_ids(prompt):
-        return [prompt]
+        return [(field, prompt)]
     if not isinstance(prompt, list) or not 1 <= len(prompt) <= MAX_PROMPTS:
         allowed = f"a string, token ids, or a list of 1 to {MAX_PROMPTS} of them"
-        raise RequestError(f"prompt: {allowed} is required", param="prompt")
+        raise RequestError(f"{field}: {allowed} is required", param=field)
     for i, item in enumerate(prompt):
         if not (isinstance(item, str) or _is_ids(item)):
-            raise RequestError(f"prompt[{i}]: a string or token ids", param=f"prompt[{i}]")
-    return prompt
+            raise RequestError(f"{field}[{i}]: a string or token ids", param=f"{field}[{i}]")
+    return [(f"{field}[{i}]" if len(prompt) > 1 else field, item) for i, item in enumerate(prompt)]
 
 
 def _is_ids(value: object) -> TypeGuard[list[int]]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from chat.ports import Engine as ChatEngine
+from chat.ports import Stream
 from engine.stats import BlockInfo, EngineStatus, FinishedCandidate, ModelInfo, RequestInfo
 
 
@@ -35,3 +36,5 @@ class Engine(ChatEngine, Protocol):
     async def encode(self, text: str) -> list[int]: ...
 
     async def decode(self, token_ids: Sequence[int]) -> str: ...
+
+    def embed(self, prompt_token_ids: Sequence[int]) -> Stream: ...

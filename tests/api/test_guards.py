@@ -45,6 +45,7 @@ async def test_a_body_is_refused_while_it_is_being_read(running: Running) -> Non
 
 READ_BODIES = [
     ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/embeddings"),
     ("POST", "/v1/completions"),
     ("POST", "/tokenize"),
     ("POST", "/detokenize"),

@@ -20,6 +20,7 @@ GUARDED = [
     ("GET", "/api/conversations"),
     ("GET", "/v1/models"),
     ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/embeddings"),
     ("POST", "/tokenize"),
 ]
 
