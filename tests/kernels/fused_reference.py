@@ -72,13 +72,17 @@ class DenseModel:
 
     def logits(self, tokens: list[int]) -> np.ndarray:
         """Logits of every position [tokens, vocab]."""
+        return self.states(tokens) @ self.head.T
+
+    def states(self, tokens: list[int]) -> np.ndarray:
+        """States of every position after the final norm [tokens, hidden]."""
         x = self.embedding[tokens]
         for layer in self.layers:
             x = x + self._attention(layer, _norm(x, layer.input_norm, self.shape.epsilon))
             h = _norm(x, layer.post_norm, self.shape.epsilon)
             gate = h @ layer.gate.T
             x = x + (gate / (1 + np.exp(-gate)) * (h @ layer.up.T)) @ layer.down.T
-        return _norm(x, self.final_norm, self.shape.epsilon) @ self.head.T
+        return _norm(x, self.final_norm, self.shape.epsilon)
 
     def _attention(self, layer: DenseLayer, h: np.ndarray) -> np.ndarray:
         shape, n = self.shape, len(h)
