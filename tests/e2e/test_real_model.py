@@ -104,6 +104,31 @@ async def test_openai_client_streams_and_does_not(app: AppProcess) -> None:
     assert streamed[0] != streamed[1]
 
 
+async def test_embeddings_beside_answers_are_those_alone(app: AppProcess) -> None:
+    client = AsyncOpenAI(base_url=app.url + "/v1", api_key="none", max_retries=0)
+    texts = ["What is the capital of France?", "Paris is the capital of France.", "x = 1\n" * 300]
+    model = "smollm2-135m"
+    async with client:
+        beside = asyncio.create_task(chat(app, content=PROMPTS[0], sampling=GREEDY))
+        together = await client.embeddings.create(model=model, input=texts)
+        await beside
+        alone = [await client.embeddings.create(model=model, input=text) for text in texts]
+        short = await client.embeddings.create(model=model, input=texts[0], dimensions=64)
+    vectors = [item.embedding for item in together.data]
+    question, statement, code = vectors
+    for vector, single in zip(vectors, alone, strict=True):
+        assert sum(a * b for a, b in zip(vector, single.data[0].embedding, strict=True)) > 0.9999
+    assert together.usage.prompt_tokens == sum(single.usage.prompt_tokens for single in alone)
+    assert (len(question), len(short.data[0].embedding)) == (576, 64)
+    assert sum(value * value for value in short.data[0].embedding) == pytest.approx(1.0)
+
+    def likeness(other: list[float]) -> float:
+        return sum(a * b for a, b in zip(question, other, strict=True))
+
+    assert likeness(statement) > likeness(code)
+    assert app.live_blocks() == 0
+
+
 async def test_a_stop_frees_the_blocks_at_once(app: AppProcess) -> None:
     async with connect(app.socket_url) as socket:
         frame = {
