@@ -56,6 +56,15 @@ async def test_a_stream_of_two_prompts_counts_both(
     assert (line["prompt_tokens"], line["completion_tokens"]) == (5, 10)
 
 
+async def test_embeddings_tell_their_prompt_tokens(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running.http() as http:
+        await http.post("/v1/embeddings", json={"input": ["ab", "abc"]})
+    (line,) = await lines(running, caplog)
+    assert (line["path"], line["status"], line["prompt_tokens"]) == ("/v1/embeddings", 200, 5)
+
+
 @pytest.mark.parametrize("given", ["", "two words", "x" * 129, "\u00e9"])
 async def test_an_unusable_id_is_replaced(
     running: Running, caplog: pytest.LogCaptureFixture, given: str
