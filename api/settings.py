@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NoReturn, get_args
 
 import platformdirs
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from api.keys import ALLOWED, read_key_file, split_keys
 from engine.config import (
@@ -26,6 +26,7 @@ from engine.config import (
     allowed_range,
 )
 from engine.errors import ConfigError
+from engine.rope_scaling import RopeScaling, parse_rope_scaling
 
 ENV_PREFIX = "PAGETURN_"
 _KEY_VARIABLE = ENV_PREFIX + "API_KEY"
@@ -99,6 +100,13 @@ class Settings(BaseSettings):
         None,
         "longest prompt with its answer, in tokens (default: the model's)",
         allowed_range("max_model_len"),
+    )
+    rope_scaling: Annotated[RopeScaling | None, NoDecode, BeforeValidator(parse_rope_scaling)] = (
+        _option(
+            None,
+            'stretches the context, as JSON: {"rope_type": "yarn", "factor": 4} (default: as the model\'s file says)',
+            "a JSON object",
+        )
     )
     max_num_seqs: int = _option(64, "sequences that run at once", allowed_range("max_num_seqs"))
     max_num_batched_tokens: int = _option(

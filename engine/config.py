@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from engine.errors import ConfigError
+from engine.rope_scaling import RopeScaling
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 AttentionBackend = Literal["auto", "triton", "cpu", "reference"]
@@ -44,6 +45,7 @@ class EngineConfig:
     num_blocks: int | None = None
     kv_cache_memory: int | None = None
     max_model_len: int | None = None
+    rope_scaling: RopeScaling | None = None
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
     dtype: DType = "auto"

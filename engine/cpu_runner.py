@@ -24,7 +24,7 @@ from engine.loader.cpu_weights import (
     fused_shape,
     load_fused_weights,
 )
-from engine.loader.model import OpenModel, open_model
+from engine.loader.model import OpenModel, open_configured
 from engine.models.config import ModelConfig
 from engine.outputs import BlockCopy, ModelRunnerOutput, ScheduledSequence, SchedulerOutput
 from engine.pooling import STATE_UNIT
@@ -83,7 +83,7 @@ class CpuRunner:
         """
         started = time.monotonic()
         progress("opening the model", 0.0)
-        opened = open_model(config.model_path)
+        opened = open_configured(config)
         reason = fused_runner_reason(config, opened.config, cpu_features())
         if reason is not None:
             raise ModelLoadError(f"the fused CPU runner cannot be used: {reason}")

@@ -14,7 +14,7 @@ from engine.attention_metadata import build_step_inputs, forward_context
 from engine.config import EngineConfig, SchedulerConfig
 from engine.errors import ConfigError
 from engine.limits import make_scheduler_config, resolve_max_model_len
-from engine.loader.model import OpenModel, open_model
+from engine.loader.model import OpenModel, open_configured
 from engine.loader.weights import ModelWeights
 from engine.models.config import ModelConfig
 from engine.models.llama import LlamaForCausalLM
@@ -51,7 +51,7 @@ class ModelRunner:
         """Load what `config` names; `progress` is told the stage and its share. Raises ConfigError, ModelLoadError."""
         started = time.monotonic()
         progress("opening the model", 0.0)
-        opened = open_model(config.model_path)
+        opened = open_configured(config)
         place = choose_placement(config)
         use_physical_cores()
         ops = _select_ops(config, place.device)

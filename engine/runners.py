@@ -6,7 +6,7 @@ import torch
 
 from engine.config import EngineConfig
 from engine.cpu_runner import CpuRunner, Progress, fused_runner_reason
-from engine.loader.model import open_model
+from engine.loader.model import open_configured
 from engine.model_runner import ModelRunner
 from kernels.cpu.fused.features import cpu_features
 
@@ -26,4 +26,4 @@ def load_runner(config: EngineConfig, progress: Progress) -> CpuRunner | ModelRu
 def _why_not_fused(config: EngineConfig) -> str | None:
     if torch.cuda.is_available():
         return "there is a GPU"
-    return fused_runner_reason(config, open_model(config.model_path).config, cpu_features())
+    return fused_runner_reason(config, open_configured(config).config, cpu_features())

@@ -3,6 +3,7 @@
 Sources: llama.cpp's gguf-py/gguf/constants.py (keys, tensor names) and conversion/llama.py (the permutation of q and k).
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -84,17 +85,39 @@ def config_from_gguf(file: GGUFFile) -> dict[str, Any]:
 
 
 def _rope_parameters(file: GGUFFile) -> dict[str, Any]:
+    """As llama.cpp reads the keys: without a type a factor is linear, and with type none it counts for nothing."""
     parameters: dict[str, Any] = {
         "rope_theta": _key(file, "rope.freq_base", 10_000.0),
         "rope_type": "default",
     }
-    kind = _key(file, "rope.scaling.type", "none")
-    factor = _key(file, "rope.scaling.factor", _key(file, "rope.scale_linear", 1.0))
-    if kind == "none" and factor == 1.0:
+    kind = _key(file, "rope.scaling.type", "linear")
+    factor = _key(file, "rope.scaling.factor", _key(file, "rope.scale_linear", 0.0)) or 1.0
+    if kind == "none" or (kind == "linear" and factor == 1.0):
         return parameters
-    parameters |= {"rope_type": "linear" if kind == "none" else kind, "factor": factor}
+    parameters |= {"rope_type": kind, "factor": factor}
     original = _key(file, "rope.scaling.original_context_length", 0)
-    return parameters | ({"original_max_position_embeddings": original} if original else {})
+    if original:
+        parameters["original_max_position_embeddings"] = original
+    return parameters | _magnitude(file, kind, factor) | _yarn_parameters(file, kind)
+
+
+def _magnitude(file: GGUFFile, kind: str, factor: float) -> dict[str, Any]:
+    """llama.cpp multiplies YaRN's own magnitude by this key, transformers replaces it."""
+    multiplier = _key(file, "rope.scaling.attn_factor", 1.0)
+    if multiplier == 1.0:
+        return {}
+    if kind != "yarn":
+        raise ModelLoadError(
+            f"{file.path.name} has rope.scaling.attn_factor {multiplier} with type {kind}, which is not supported; "
+            "supported: yarn"
+        )
+    return {"attention_factor": multiplier * (1.0 + 0.1 * math.log(factor))}
+
+
+def _yarn_parameters(file: GGUFFile, kind: str) -> dict[str, Any]:
+    keys = {"beta_fast": "yarn_beta_fast", "beta_slow": "yarn_beta_slow"}
+    given = {name: _key(file, f"rope.scaling.{key}", 0.0) for name, key in keys.items()}
+    return {name: value for name, value in given.items() if value and kind == "yarn"}
 
 
 def _key(file: GGUFFile, name: str, default: Any = None) -> Any:

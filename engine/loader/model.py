@@ -1,18 +1,20 @@
 """A model's files opened: its configuration, its stored tensors, and the tokens that end an answer."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig
 
-from engine.errors import ModelLoadError
+from engine.config import EngineConfig
+from engine.errors import ConfigError, ModelLoadError
 from engine.loader.gguf import GGUFTensors, config_from_gguf
 from engine.loader.gguf_file import GGUFFile
 from engine.loader.safetensors import SafetensorsTensors
 from engine.loader.weights import Tensors
-from engine.models.config import ModelConfig, parse_config
+from engine.models.config import ModelConfig, parse_config, stretch
+from engine.rope_scaling import OPTION
 
 END_OF_TURN = ("<|im_end|>", "<|eot_id|>")  # GGUF files name one end, chats may use another
 
@@ -25,6 +27,17 @@ class OpenModel:
     tensors: Tensors
     eos_token_ids: frozenset[int]
     identity: str
+
+
+def open_configured(config: EngineConfig) -> OpenModel:
+    """The model that `config` names, with its `rope_scaling`. Raises ModelLoadError, ConfigError."""
+    opened, scaling = open_model(config.model_path), config.rope_scaling
+    if scaling is None:
+        return opened
+    if opened.tensors.rope_factors() is not None:
+        raise ConfigError(OPTION, scaling.parameters, "this file brings rotary factors of its own")
+    identity = f"{opened.identity}:{sorted(scaling.parameters.items())}"
+    return replace(opened, config=stretch(opened.config, scaling), identity=identity)
 
 
 def open_model(path: Path) -> OpenModel:

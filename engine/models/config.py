@@ -1,11 +1,14 @@
 """What a Llama-family model looks like, read from a transformers configuration and checked by name."""
 
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any
 
 from transformers import PretrainedConfig
 
 from engine.errors import ModelLoadError
 from engine.layers.rotary_embedding import ROPE_TYPES
+from engine.rope_scaling import RopeScaling
 
 ARCHITECTURES = (
     "LlamaForCausalLM",
@@ -69,7 +72,7 @@ def parse_config(source: PretrainedConfig) -> ModelConfig:
         num_kv_heads=getattr(source, "num_key_value_heads", None) or num_heads,
         head_dim=getattr(source, "head_dim", None) or source.hidden_size // num_heads,
         rms_norm_eps=source.rms_norm_eps,
-        max_position_embeddings=source.max_position_embeddings,
+        max_position_embeddings=_max_position(source.max_position_embeddings, rope),
         sliding_window=getattr(source, "sliding_window", None),
         tie_word_embeddings=bool(source.tie_word_embeddings),
         qkv_bias=qkv_bias,
@@ -78,6 +81,31 @@ def parse_config(source: PretrainedConfig) -> ModelConfig:
         qk_norm=architecture == "Qwen3ForCausalLM",
         rope=source,
     )
+
+
+def stretch(model: ModelConfig, scaling: RopeScaling) -> ModelConfig:
+    """`model` with `scaling` in place of its own: the context is then the original one times the factor."""
+    own: dict[str, Any] = model.rope.rope_parameters
+    original = (
+        scaling.original_max_position_embeddings
+        or own.get("original_max_position_embeddings")
+        or model.rope.max_position_embeddings
+    )
+    rope = deepcopy(model.rope)
+    rope.max_position_embeddings = original  # dynamic NTK stretches from here
+    rope.rope_parameters = {
+        "rope_theta": own["rope_theta"],
+        **scaling.parameters,
+        "original_max_position_embeddings": original,
+    }
+    return replace(model, rope=rope, max_position_embeddings=int(scaling.factor * original))
+
+
+def _max_position(named: int, rope: dict[str, Any]) -> int:
+    """What a configuration names; with YaRN at least the original context times the factor, as some name the original."""
+    if rope.get("rope_type") != "yarn":
+        return named
+    return max(named, int(rope["factor"] * rope["original_max_position_embeddings"]))
 
 
 def _architecture(source: PretrainedConfig) -> str:

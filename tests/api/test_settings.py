@@ -6,6 +6,7 @@ import pytest
 
 from api.settings import Settings, load_settings, option_name, unknown_variables
 from engine.errors import ConfigError
+from engine.rope_scaling import RopeScaling
 
 DESIGNED = [
     "model",
@@ -17,6 +18,7 @@ DESIGNED = [
     "num-blocks",
     "kv-cache-memory",
     "max-model-len",
+    "rope-scaling",
     "max-num-seqs",
     "max-num-batched-tokens",
     "scheduling-policy",
@@ -141,6 +143,7 @@ def test_everything_reaches_the_engine() -> None:
         ("--orphan-timeout nan", "--orphan-timeout", "'nan'", "0 to 86400"),
         ("--shutdown-timeout 11", "--shutdown-timeout", "'11'", "0 to 10"),
         ("--log-level loud", "--log-level", "'loud'", "debug, info, warning, error"),
+        ("--rope-scaling yarn", "--rope-scaling", "'yarn'", "a JSON object"),
         ("--seed -1", "--seed", "-1", "0 to"),
         ("--max-num-batched-tokens 8", "--max-num-batched-tokens", "8", "--max-num-seqs (64)"),
     ],
@@ -154,6 +157,20 @@ def test_a_bad_value_names_option_value_and_what_is_allowed(
     assert message.startswith(f"{option}: {value} is not allowed")
     assert allowed in message
     assert "\n" not in message
+
+
+def test_rope_scaling_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = '{"rope_type": "yarn", "factor": 4}'
+    expected = RopeScaling(rope_type="yarn", factor=4)
+    given = load_settings(["--rope-scaling", text])
+    assert given.engine_config(Path("m"), "m").rope_scaling == expected
+    monkeypatch.setenv("PAGETURN_ROPE_SCALING", text)
+    assert load_settings([]).rope_scaling == expected
+    monkeypatch.setenv("PAGETURN_ROPE_SCALING", "")
+    assert load_settings([]).rope_scaling is None
+    monkeypatch.setenv("PAGETURN_ROPE_SCALING", '{"rope_type": "yarn", "factor": 0.5}')
+    with pytest.raises(ConfigError, match=r"^--rope-scaling factor: 0\.5 is not allowed; a number"):
+        load_settings([])
 
 
 def test_a_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from engine.cpu_runner import CpuRunner, build_step_input, fused_runner_reason
 from engine.errors import ConfigError, ModelLoadError
 from engine.loader.model import open_model
 from engine.outputs import BlockCopy, SampleRequest, ScheduledSequence, SchedulerOutput
+from engine.rope_scaling import RopeScaling
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler
 from engine.sequence import Request
@@ -192,6 +193,23 @@ def open_text_tokens(path: Path) -> list[int]:
         "in a large book: wind from the west, rain before midnight, two ships seen at the horizon."
     )
     return list(load_tokenizer(path).encode(text))
+
+
+@needs_fused_cpu
+@pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn"])
+def test_rope_scaling_stretches_the_context_as_transformers_does(kind: str, tmp_path: Path) -> None:
+    make_reference("llama").save_pretrained(tmp_path)
+    scaling = RopeScaling(rope_type=kind, factor=2.5)
+    runner = load(tmp_path, rope_scaling=scaling, max_num_batched_tokens=256)
+    assert runner.info.max_model_len == 320
+    tokens = np.random.default_rng(5).integers(0, VOCAB_SIZE, 300).tolist()
+    parameters = {"rope_theta": 1e4, "original_max_position_embeddings": 128, **scaling.parameters}
+    reference = make_reference("llama", rope_parameters=parameters)
+    # Dynamic NTK is computed for the longest text there can be, transformers' for the one it sees.
+    expected = reference_logits(reference, tokens + tokens[:20])[:300].numpy()
+    ours = all_logits(runner, tokens, list(range(23, 4, -1)))
+    runner.close()
+    assert cosines(ours, expected).min() > 0.98, "without scaling the mean is 0.3"
 
 
 @needs_fused_cpu

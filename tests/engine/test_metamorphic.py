@@ -83,8 +83,13 @@ def runner(request: pytest.FixtureRequest, builtin_model_path: Path) -> Iterator
 
 @pytest.fixture(scope="module")
 def alone(runner: Runner, calls: list[Call]) -> list[Answer]:
-    """What every call yields in a pool of its own."""
-    return list(chain.from_iterable(bench(runner).answer([call]) for call in calls))
+    """What every candidate yields in a pool of its own, as a call of one with the candidate's seed."""
+    return [bench(runner).answer([single])[0] for call in calls for single in singles(call)]
+
+
+def singles(call: Call) -> list[Call]:
+    seeds = [call.params.seed and call.params.seed + i for i in range(call.params.n)]
+    return [replace(call, params=replace(call.params, n=1, seed=seed)) for seed in seeds]
 
 
 def bench(runner: Runner, **limits: Any) -> Bench:

@@ -14,6 +14,7 @@ from engine.loader.gguf_file import GGUFFile
 from engine.loader.tokenizer import load_tokenizer
 from engine.model_runner import ModelRunner
 from engine.outputs import BlockCopy, SampleRequest, ScheduledSequence, SchedulerOutput
+from engine.rope_scaling import RopeScaling
 from engine.sampling_params import SamplingParams
 from tests.engine.loader.gguf_files import read_with_transformers
 from tests.engine.models.tiny import (
@@ -208,6 +209,31 @@ def test_kv_memory_may_be_of_another_type(folder: Path) -> None:
     assert runner.info.kv_cache_dtype == "bfloat16"
     prompt = [3, 1, 4, 1, 5, 9, 2, 6]
     assert greedy(runner, prompt, [1, 2, 3], 1) == greedy(load(folder), prompt, [1, 2, 3], 1)
+
+
+YARN = RopeScaling(rope_type="yarn", factor=2.5)
+
+
+def test_rope_scaling_stretches_the_context_as_transformers_does(folder: Path) -> None:
+    runner = load(folder, rope_scaling=YARN, num_blocks=80)
+    assert runner.info.max_model_len == runner.scheduler_config.max_model_len == 320
+    prompt = [int(i * 37) % VOCAB_SIZE for i in range(300)]
+    parameters = {"rope_theta": 1e4, "original_max_position_embeddings": 128, **YARN.parameters}
+    reference = make_reference("llama", eos_token_id=9, rope_parameters=parameters)
+    expected = int(reference_logits(reference, prompt)[-1].argmax())
+    assert greedy(runner, prompt, list(range(76)), 1) == [expected]
+
+
+def test_rope_scaling_is_part_of_the_models_identity(folder: Path) -> None:
+    scalings = [None, YARN, RopeScaling(rope_type="yarn", factor=2)]
+    runners = [load(folder, rope_scaling=scaling) for scaling in scalings]
+    assert len({runner.scheduler_config.model_identity for runner in runners}) == 3
+
+
+def test_a_context_may_be_shorter_than_what_scaling_allows(folder: Path) -> None:
+    assert load(folder, rope_scaling=YARN, max_model_len=200).info.max_model_len == 200
+    with pytest.raises(ConfigError, match="--max-model-len: 321 is not allowed; at most 320"):
+        load(folder, rope_scaling=YARN, max_model_len=321)
 
 
 def test_a_pool_of_one_block_warms_up(folder: Path) -> None:

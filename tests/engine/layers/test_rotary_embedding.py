@@ -19,7 +19,7 @@ LLAMA3 = {
 }
 
 
-@pytest.mark.parametrize(
+every_kind = pytest.mark.parametrize(
     "parameters",
     [
         {"rope_type": "default"},
@@ -30,6 +30,9 @@ LLAMA3 = {
     ],
     ids=lambda parameters: parameters["rope_type"],
 )
+
+
+@every_kind
 def test_every_kind_equals_transformers(parameters: dict[str, Any]) -> None:
     config = LlamaConfig(
         hidden_size=128,
@@ -42,6 +45,21 @@ def test_every_kind_equals_transformers(parameters: dict[str, Any]) -> None:
     table = build_cos_sin(config, 64, 256)
     assert table.shape == (256, 64)
     assert torch.allclose(table, torch.cat([cos[0, :, :32], sin[0, :, :32]], dim=-1), atol=1e-5)
+
+
+@every_kind
+def test_far_positions_equal_transformers(parameters: dict[str, Any]) -> None:
+    """Angles are products in float32 there as here; at 200,000 that is what a model was trained and tested with."""
+    config = LlamaConfig(
+        hidden_size=128,
+        num_attention_heads=2,
+        max_position_embeddings=8192,
+        rope_parameters={"rope_theta": 1e5, **parameters},
+    )
+    positions = [0, 1, 8191, 131_071, 200_000]
+    cos, sin = LlamaRotaryEmbedding(config)(torch.zeros(1), torch.tensor([positions]))
+    table = build_cos_sin(config, 64, 200_001)[positions]
+    assert torch.allclose(table, torch.cat([cos[0, :, :32], sin[0, :, :32]], dim=-1), atol=1e-6)
 
 
 def test_dynamic_frequencies_fit_the_longest_context() -> None:

@@ -9,10 +9,12 @@ import torch
 from gguf.constants import GGMLQuantizationType as QuantizationType
 from gguf.constants import GGUFValueType
 
-from engine.errors import ModelLoadError
+from engine.config import EngineConfig
+from engine.errors import ConfigError, ModelLoadError
 from engine.loader.gguf import config_from_gguf
 from engine.loader.gguf_file import GGUFFile
-from engine.loader.model import open_model
+from engine.loader.model import open_configured, open_model
+from engine.rope_scaling import RopeScaling
 from tests.engine.loader.gguf_files import read_with_transformers, write_gguf
 from tests.engine.models.tiny import load_ours, make_reference, paged_logits, reference_logits
 
@@ -76,6 +78,68 @@ def test_scaling_keys_become_rope_parameters(tmp_path: Path) -> None:
     assert config_from_gguf(GGUFFile(path))["rope_parameters"] == parameters
     ours = paged_logits(load_ours(path), TOKENS)
     assert (ours - reference_logits(model, TOKENS)).abs().max() < 1e-3
+
+
+YARN_KEYS = {
+    "llama.rope.scaling.type": ("yarn", GGUFValueType.STRING),
+    "llama.rope.scaling.factor": (4.0, GGUFValueType.FLOAT32),
+    "llama.rope.scaling.original_context_length": (32, GGUFValueType.UINT32),
+    "llama.rope.scaling.attn_factor": (0.5, GGUFValueType.FLOAT32),
+    "llama.rope.scaling.yarn_beta_fast": (8.0, GGUFValueType.FLOAT32),
+    "llama.rope.scaling.yarn_beta_slow": (2.0, GGUFValueType.FLOAT32),
+}
+OLD_LINEAR_KEYS = {"llama.rope.scale_linear": (4.0, GGUFValueType.FLOAT32)}
+TYPE_NONE_KEYS = {
+    "llama.rope.scaling.type": ("none", GGUFValueType.STRING),
+    "llama.rope.scaling.factor": (4.0, GGUFValueType.FLOAT32),
+}
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        (
+            YARN_KEYS,
+            {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 32,
+                "attention_factor": pytest.approx(0.5 * (1 + 0.1 * np.log(4.0))),
+                "beta_fast": 8.0,
+                "beta_slow": 2.0,
+            },
+        ),
+        (OLD_LINEAR_KEYS, {"rope_type": "linear", "factor": 4.0}),
+        (TYPE_NONE_KEYS, {"rope_type": "default"}),
+        ({}, {"rope_type": "default"}),
+    ],
+    ids=["yarn", "older spelling", "type none", "no keys"],
+)
+def test_every_scaling_key_counts(
+    keys: dict[str, Any], expected: dict[str, Any], tmp_path: Path
+) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf", make_reference("llama"), extra_keys=keys)
+    found = config_from_gguf(GGUFFile(path))["rope_parameters"]
+    assert found == {"rope_theta": 1e4, **expected}
+
+
+def test_a_magnitude_that_is_not_yarns_is_refused(tmp_path: Path) -> None:
+    keys = {
+        "llama.rope.scaling.factor": (4.0, GGUFValueType.FLOAT32),
+        "llama.rope.scaling.attn_factor": (0.5, GGUFValueType.FLOAT32),
+    }
+    path = write_gguf(tmp_path / "tiny.gguf", make_reference("llama"), extra_keys=keys)
+    with pytest.raises(ModelLoadError, match=r"attn_factor 0\.5 with type linear, which is not"):
+        open_model(path)
+
+
+def test_factors_in_a_file_and_rope_scaling_exclude_each_other(tmp_path: Path) -> None:
+    factors = {"rope_freqs.weight": np.ones(32, np.float32)}
+    path = write_gguf(tmp_path / "tiny.gguf", make_reference("llama"), extra_tensors=factors)
+    scaling = RopeScaling(rope_type="linear", factor=2)
+    config = EngineConfig(model_path=path, model_name="tiny", rope_scaling=scaling)
+    with pytest.raises(ConfigError, match=r"--rope-scaling: .* this file brings rotary factors"):
+        open_configured(config)
 
 
 def test_stored_frequency_factors_are_llama_3_scaling(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from transformers import AutoConfig, GPT2Config, LlamaConfig, MistralConfig, Qwe
 
 from engine.errors import ModelLoadError
 from engine.loader.model import open_model
-from engine.models.config import parse_config
+from engine.models.config import parse_config, stretch
+from engine.rope_scaling import RopeScaling
 
 
 def llama(**changes: Any) -> LlamaConfig:
@@ -68,6 +69,51 @@ def test_the_older_spelling_of_rope_means_the_same(tmp_path: Path) -> None:
     parameters = parse_config(AutoConfig.from_pretrained(tmp_path)).rope.rope_parameters
     assert parameters["rope_theta"] == 12345.0
     assert (parameters["rope_type"], parameters["factor"]) == ("linear", 2.0)
+
+
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e6,
+    "factor": 4.0,
+    "original_max_position_embeddings": 32_768,
+}
+
+
+@pytest.mark.parametrize("named", [32_768, 131_072])
+def test_yarn_in_a_file_reaches_as_far_as_it_stretches(named: int) -> None:
+    """Some files name the context before stretching, others the one after."""
+    source = llama(max_position_embeddings=named, rope_parameters=YARN)
+    assert parse_config(source).max_context == 131_072
+
+
+def test_other_kinds_in_a_file_end_where_the_file_says() -> None:
+    for kind in ("linear", "dynamic"):
+        rope = {"rope_type": kind, "rope_theta": 1e4, "factor": 4.0}
+        source = llama(max_position_embeddings=16_384, rope_parameters=rope)
+        assert parse_config(source).max_context == 16_384
+
+
+def test_stretching_takes_the_place_of_what_the_file_says() -> None:
+    source = llama(max_position_embeddings=131_072, rope_parameters=YARN)
+    model = parse_config(source)
+    stretched = stretch(model, RopeScaling(rope_type="dynamic", factor=2.5))
+    assert stretched.max_context == 81_920
+    assert stretched.rope.max_position_embeddings == 32_768
+    assert stretched.rope.rope_parameters == {
+        "rope_type": "dynamic",
+        "rope_theta": 1e6,
+        "factor": 2.5,
+        "original_max_position_embeddings": 32_768,
+    }
+    assert model.rope.rope_parameters == YARN, "the model that was opened stays as it is"
+
+
+def test_the_original_context_may_be_named() -> None:
+    model = parse_config(llama(max_position_embeddings=8192))
+    scaling = RopeScaling(rope_type="yarn", factor=4, original_max_position_embeddings=2048)
+    stretched = stretch(model, scaling)
+    assert stretched.max_context == 8192
+    assert stretched.rope.rope_parameters["original_max_position_embeddings"] == 2048
 
 
 def test_a_sliding_window_limits_the_context() -> None:
