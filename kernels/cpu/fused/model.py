@@ -26,7 +26,7 @@ from kernels.cpu.fused.step import (
 )
 from kernels.cpu.fused.threads import LINE_BYTES
 
-MAX_PARTIALS = 512
+MIN_PARTIALS = 512
 SPINS = 2000
 MIN_HEAD_DIM = 16
 _SEMAPHORE_BYTES = 64
@@ -151,6 +151,8 @@ class FusedModel:
         self.shape = shape
         self.max_rows, self.max_outputs = max_rows, max_outputs
         self._weights = weights
+        # A decode at the last position can still be spread over all threads.
+        self._max_partials = max(MIN_PARTIALS, -(-len(weights.cosines) // at.CHUNK_TOKENS))
         self._header = np.zeros(at.HEADER_SLOTS, np.int64)
         self._kept: dict[int, np.ndarray] = {}
         self._set_shape(num_blocks, block_size, num_threads)
@@ -216,7 +218,7 @@ class FusedModel:
         h[at.TILES_PER_BLOCK] = block_size // at.TILE_TOKENS
         h[at.NUM_TILES] = num_blocks * h[at.TILES_PER_BLOCK]
         h[at.NUM_THREADS], h[at.SPINS] = num_threads, SPINS
-        h[at.MAX_ROWS], h[at.MAX_PARTIALS] = self.max_rows, MAX_PARTIALS
+        h[at.MAX_ROWS], h[at.MAX_PARTIALS] = self.max_rows, self._max_partials
 
     def _set_weights(self) -> None:
         h, weights = self._header, self._weights
@@ -249,13 +251,13 @@ class FusedModel:
             at.ACT_RECORDS: rows * (shape.intermediate_size // GROUP) * RECORD_BYTES,
             at.QUERIES: rows * attended * 2,
             at.ATTENDED: rows * attended * 4,
-            at.PARTIALS: MAX_PARTIALS * shape.num_heads * state_bytes,
+            at.PARTIALS: self._max_partials * shape.num_heads * state_bytes,
             at.SCRATCH: int(self._header[at.NUM_THREADS]) * self._scratch_bytes(state_bytes),
             at.ROW_POSITIONS: rows * 4,
             at.ROW_SLOTS: rows * 4,
             at.ROW_CLEARS: rows * 4,
             at.GROUPS: rows * at.GROUP_SLOTS * 8,
-            at.ENTRIES: (rows + MAX_PARTIALS) * at.ENTRY_SLOTS * 8,
+            at.ENTRIES: (rows + self._max_partials) * at.ENTRY_SLOTS * 8,
             at.COUNTERS: (num_phases + 1) * LINE_BYTES,
             at.SEMAPHORE: _SEMAPHORE_BYTES,
         }
