@@ -1,7 +1,10 @@
 """Rotary position embedding (Su et al. 2021) with the ways of stretching it to longer contexts.
 
-The frequencies are transformers' own (linear, dynamic NTK, YaRN, Llama 3). Dynamic NTK there follows the length of the
-text as it grows; here one table serves all texts, computed for the longest one the engine admits.
+The frequencies are transformers' own (linear, dynamic NTK, YaRN, Llama 3), and so are angles: products in float32. Dynamic
+NTK there follows the length of the text as it grows; here one table serves all texts, computed for the longest one the
+engine admits. Keys lie in the pool as they were rotated, and blocks are shared by texts of different lengths: with frequencies
+that follow the text, a block would no longer be what its tokens say. A text within the original context pays for that; a
+smaller `--max-model-len` asks for less stretching, and for none up to the original context.
 """
 
 from typing import Any

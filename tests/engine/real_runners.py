@@ -3,10 +3,12 @@
 Weights are read once. Pools are full of NaN: whatever is read before it was written spoils the text.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from engine.config import SchedulerConfig
@@ -59,6 +61,15 @@ def _fused_runner(base: CpuRunner, config: SchedulerConfig) -> CpuRunner:
     return CpuRunner(model, Sampler(0), config, base.info)
 
 
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """On a busy machine two threads wait for each other most of the time."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
+
+
 @dataclass(frozen=True)
 class Call:
     """A prompt and how to answer it."""
@@ -79,6 +90,12 @@ class Bench:
     def counters(self) -> Counters:
         """Totals of all loads."""
         return self._scheduler.stats().counters
+
+    def shuffle_blocks(self) -> None:
+        """Hand blocks out in random order from now on. For a pool that nobody has used."""
+        pool = self._scheduler.kv.pool
+        blocks = [pool.allocate() for _ in pool.blocks]
+        pool.free(np.random.default_rng(0).permutation(blocks).tolist())
 
     def answer(self, calls: Iterable[Call]) -> list[Answer]:
         """Answers to all calls at once: those of a call's candidates stand one after another."""

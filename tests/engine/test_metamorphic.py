@@ -12,14 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from engine.config import EngineConfig
 from engine.cpu_runner import CpuRunner
 from engine.loader.tokenizer import load_tokenizer
 from engine.model_runner import ModelRunner
 from engine.sampling_params import SamplingParams
-from tests.engine.real_runners import Answer, Bench, Call, Runner, token_ids, with_pool
+from tests.engine.real_runners import (
+    Answer,
+    Bench,
+    Call,
+    Runner,
+    one_torch_thread,
+    token_ids,
+    with_pool,
+)
 from tests.kernels.fused_reference import needs_fused_cpu
 
 pytestmark = pytest.mark.model
@@ -65,8 +72,7 @@ def calls(builtin_model_path: Path) -> list[Call]:
 
 @pytest.fixture(scope="module", params=["torch", pytest.param("fused", marks=needs_fused_cpu)])
 def runner(request: pytest.FixtureRequest, builtin_model_path: Path) -> Iterator[Runner]:
-    """The weights that all tests use. One thread of torch: two would wait for each other most of the time."""
-    num_threads = torch.get_num_threads()
+    """The weights that all tests use."""
     config = EngineConfig(
         model_path=builtin_model_path,
         model_name="built-in",
@@ -75,10 +81,8 @@ def runner(request: pytest.FixtureRequest, builtin_model_path: Path) -> Iterator
         dtype="float32" if request.param == "torch" else "auto",
     )
     load = ModelRunner.load if request.param == "torch" else CpuRunner.load
-    runner = load(config, lambda stage, share: None)
-    torch.set_num_threads(1)
-    yield runner
-    torch.set_num_threads(num_threads)
+    with one_torch_thread():
+        yield load(config, lambda stage, share: None)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +92,10 @@ def alone(runner: Runner, calls: list[Call]) -> list[Answer]:
 
 
 def singles(call: Call) -> list[Call]:
-    seeds = [call.params.seed and call.params.seed + i for i in range(call.params.n)]
+    """The calls that are as much as the candidates of one: each of one candidate, with that one's seed."""
+    if call.params.seed is None:
+        return [call]
+    seeds = [call.params.seed + index for index in range(call.params.n)]
     return [replace(call, params=replace(call.params, n=1, seed=seed)) for seed in seeds]
 
 
