@@ -21,13 +21,24 @@ import torch
 BackendName = Literal["auto", "triton", "cpu", "reference"]
 
 
-class StoreKVCache(Protocol):
-    """Write key and value [num_tokens, num_kv_heads, head_dim] to the slots of slot_mapping [num_tokens] int64."""
+class RotateAndStore(Protocol):
+    """Rotate query and key by position, then write key and value to their slots in the pool.
+
+    query [num_tokens, num_heads, head_dim] is rotated in place; key and value [num_tokens, num_kv_heads, head_dim] go to
+    the slots of slot_mapping [num_tokens] int64, and what `key` holds afterwards is undefined. A token with a negative
+    slot is not stored.
+
+    Half-split convention: with x1, x2 the halves of a head, (x1 cos - x2 sin, x2 cos + x1 sin). positions [num_tokens] int64
+    choose rows of cos_sin [max_position, head_dim], contiguous: the cosines, then the sines of a position.
+    """
 
     def __call__(
         self,
+        query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
+        positions: torch.Tensor,
+        cos_sin: torch.Tensor,
         key_cache: torch.Tensor,
         value_cache: torch.Tensor,
         slot_mapping: torch.Tensor,
@@ -82,31 +93,22 @@ class SiluAndMul(Protocol):
     def __call__(self, gate_up: torch.Tensor) -> torch.Tensor: ...
 
 
-class Rotary(Protocol):
-    """Rotate query and key [num_tokens, heads, head_dim] in place by their positions [num_tokens] int64.
-
-    Half-split convention: with x1, x2 the halves of a head, (x1 cos - x2 sin, x2 cos + x1 sin). Row `p` of cos_sin
-    [max_position, head_dim] is the concatenation of the cosines and the sines of position `p`.
-    """
-
-    def __call__(
-        self, query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor, cos_sin: torch.Tensor
-    ) -> None: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class KernelBackend:
-    """The operations of one backend; `reason` says in one line why it was chosen."""
+    """The operations of one backend; `reason` says in one line why it was chosen.
+
+    Heads of any even size up to `max_head_dim` will do, as will blocks of any size.
+    """
 
     name: str
     reason: str
-    store_kv_cache: StoreKVCache
+    max_head_dim: int
+    rotate_and_store: RotateAndStore
     paged_attention: PagedAttention
     copy_blocks: CopyBlocks
     rms_norm: RMSNorm
     fused_add_rms_norm: FusedAddRMSNorm
     silu_and_mul: SiluAndMul
-    rotary: Rotary
 
 
 def select_backend(name: BackendName, device: torch.device) -> KernelBackend:
@@ -134,9 +136,16 @@ def _select_automatically(device: torch.device) -> KernelBackend:
 def _triton_obstacle(device: torch.device) -> str | None:
     if importlib.util.find_spec("triton") is None:
         return "the package triton is not installed"
-    if device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1":
+    if os.environ.get("TRITON_INTERPRET") == "1":
         return None
-    return f"it needs an NVIDIA or AMD GPU, and the device is {device.type}"
+    if device.type != "cuda":
+        return (
+            f"it needs an NVIDIA or AMD GPU, and the device is {device.type}"
+            " (for debugging, TRITON_INTERPRET=1 interprets the kernels on the CPU)"
+        )
+    if torch.version.hip is None and torch.cuda.get_device_capability(device) < (8, 0):
+        return f"it needs an NVIDIA GPU of the Ampere generation or newer, and this is {torch.cuda.get_device_name(device)}"
+    return None
 
 
 def _cpu_obstacle(device: torch.device) -> str | None:

@@ -5,6 +5,22 @@ The contracts stand in `kernels.ops`. Arithmetic is done in float32 and rounded 
 
 import torch
 
+max_head_dim = 2**16
+
+
+def rotate_and_store(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    positions: torch.Tensor,
+    cos_sin: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+) -> None:
+    rotary(query, key, positions, cos_sin)
+    store_kv_cache(key, value, key_cache, value_cache, slot_mapping)
+
 
 def store_kv_cache(
     key: torch.Tensor,
@@ -13,7 +29,10 @@ def store_kv_cache(
     value_cache: torch.Tensor,
     slot_mapping: torch.Tensor,
 ) -> None:
+    """Write key and value [num_tokens, num_kv_heads, head_dim] to their slots; a token with a negative slot is left out."""
     block_size = key_cache.shape[2]
+    stored = slot_mapping >= 0
+    key, value, slot_mapping = key[stored], value[stored], slot_mapping[stored]
     block_ids, offsets = slot_mapping // block_size, slot_mapping % block_size
     key_cache[block_ids, :, offsets] = key.to(key_cache.dtype)
     value_cache[block_ids, :, offsets] = value.to(value_cache.dtype)
@@ -95,6 +114,7 @@ def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
 def rotary(
     query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor, cos_sin: torch.Tensor
 ) -> None:
+    """Rotate query and key [num_tokens, heads, head_dim] in place."""
     cos, sin = (
         cos_sin[positions].float()[:, None, :].chunk(2, dim=-1)
     )  # [num_tokens, 1, head_dim / 2]

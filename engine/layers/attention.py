@@ -1,4 +1,4 @@
-"""Attention over the paged KV pool. Where each token's keys and values lie comes from the step's context."""
+"""Attention with rotary positions over the paged KV pool. Where tokens lie there comes from the step's context."""
 
 import torch
 
@@ -7,7 +7,7 @@ from kernels.ops import KernelBackend
 
 
 class Attention:
-    """Stores new keys and values in the pool, then attends to all a sequence has there."""
+    """Rotates queries and keys, stores keys and values in the pool, attends to all a sequence has there."""
 
     def __init__(self, head_dim: int, ops: KernelBackend) -> None:
         self.scale = head_dim**-0.5
@@ -18,10 +18,29 @@ class Attention:
         """Use this layer's part of the pool [2, num_blocks, num_kv_heads, block_size, head_dim]."""
         self.key_cache, self.value_cache = kv_cache.unbind(0)
 
-    def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """query [num_tokens, num_heads, head_dim], key and value [num_tokens, num_kv_heads, head_dim]."""
+    def __call__(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        positions: torch.Tensor,
+        cos_sin: torch.Tensor,
+    ) -> torch.Tensor:
+        """query [num_tokens, num_heads, head_dim], key and value [num_tokens, num_kv_heads, head_dim].
+
+        query and key are overwritten; positions and cos_sin are those of `kernels.ops.RotateAndStore`.
+        """
         step = current_metadata()
-        self.ops.store_kv_cache(key, value, self.key_cache, self.value_cache, step.slot_mapping)
+        self.ops.rotate_and_store(
+            query,
+            key,
+            value,
+            positions,
+            cos_sin,
+            self.key_cache,
+            self.value_cache,
+            step.slot_mapping,
+        )
         return self.ops.paged_attention(
             query,
             self.key_cache,

@@ -25,7 +25,6 @@ class LlamaAttention:
     ) -> None:
         self.num_heads = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
         self.head_dim = config.head_dim
-        self.ops = ops
         self.qkv_proj = weights.linear(
             f"{prefix}.q_proj", f"{prefix}.k_proj", f"{prefix}.v_proj", bias=config.qkv_bias
         )
@@ -44,8 +43,8 @@ class LlamaAttention:
         query, key, value = qkv.split_with_sizes(self.num_heads, dim=1)
         if self.q_norm is not None and self.k_norm is not None:
             query, key = self._normalise(query, self.q_norm), self._normalise(key, self.k_norm)
-        self.ops.rotary(query, key, positions, cos_sin)
-        return self.o_proj(self.attention(query, key, value).view(num_tokens, -1))
+        attended = self.attention(query, key, value, positions, cos_sin)
+        return self.o_proj(attended.view(num_tokens, -1))
 
     def _normalise(self, heads: torch.Tensor, norm: RMSNorm) -> torch.Tensor:
         return norm(heads.reshape(-1, self.head_dim)).view(heads.shape)

@@ -11,12 +11,27 @@ from kernels.cpu import attention, elementwise, threads
 from kernels.cpu.llvm import BFLOAT16, FLOAT16, FLOAT32
 
 _CODES = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
+max_head_dim = 2**16
 _scratch = threads.Scratch()
 _ITEMS_PER_THREAD = 4
 """With fewer items of attention than this for each thread, long sequences are split."""
 
 
-def store_kv_cache(
+def rotate_and_store(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    positions: torch.Tensor,
+    cos_sin: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+) -> None:
+    _rotate(query, key, positions, cos_sin)
+    _store(key, value, key_cache, value_cache, slot_mapping)
+
+
+def _store(
     key: torch.Tensor,
     value: torch.Tensor,
     key_cache: torch.Tensor,
@@ -194,7 +209,7 @@ def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def rotary(
+def _rotate(
     query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor, cos_sin: torch.Tensor
 ) -> None:
     num_tokens, num_heads, head_dim = query.shape

@@ -176,6 +176,8 @@ def _store_head(source, target, a, row):
 @njit(error_model="numpy")
 def _store_token(a, t, row):
     slot = carray(pointer(a.slot_mapping), a.num_rows, dtype=np.int64)[t]
+    if slot < 0:
+        return
     block_id, offset = slot // a.block_size, slot % a.block_size
     item_size, cache_size = size_of(a.dtype), size_of(a.cache_dtype)
     for h in range(a.num_kv_heads):

@@ -1,16 +1,20 @@
-"""The GPU backend: Triton kernels over paged memory; the small operations are PyTorch's."""
+"""The GPU backend: every operation is a Triton kernel; matrix products stay with torch's libraries."""
 
-from kernels.reference import fused_add_rms_norm, rms_norm, rotary, silu_and_mul
 from kernels.triton.copy_blocks import copy_blocks
 from kernels.triton.paged_attention import paged_attention
-from kernels.triton.store_kv_cache import store_kv_cache
+from kernels.triton.rms_norm import fused_add_rms_norm, rms_norm
+from kernels.triton.rotate_and_store import rotate_and_store
+from kernels.triton.silu_and_mul import silu_and_mul
+
+max_head_dim = 256
+"""Rows of 256 numbers are the longest that tiles are made for."""
 
 __all__ = [
     "copy_blocks",
     "fused_add_rms_norm",
+    "max_head_dim",
     "paged_attention",
     "rms_norm",
-    "rotary",
+    "rotate_and_store",
     "silu_and_mul",
-    "store_kv_cache",
 ]

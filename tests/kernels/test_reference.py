@@ -41,6 +41,13 @@ def test_store_puts_a_token_at_its_slot_and_nowhere_else() -> None:
     assert kv_cache.sum() == 16 + 32
 
 
+def test_a_negative_slot_is_not_stored() -> None:
+    kv_cache = torch.zeros(2, 3, 2, 4, 8)
+    key, value = torch.ones(2, 2, 8), torch.full((2, 2, 8), 2.0)
+    reference.store_kv_cache(key, value, kv_cache[0], kv_cache[1], torch.tensor([-1, 9]))
+    assert kv_cache.sum() == 16 + 32
+
+
 def test_rotary_rotates_halves_by_the_angle_of_the_position() -> None:
     angles = torch.tensor([[0.0], [math.pi / 2]])
     cos_sin = torch.cat((angles.cos(), angles.sin()), dim=1)

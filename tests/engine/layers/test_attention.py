@@ -17,11 +17,14 @@ def test_a_decode_sees_what_the_prefill_stored() -> None:
     layer.bind(pool)
     query, key, value = (torch.randn(6, heads, 16) for heads in (4, 2, 2))
     table = [4, 1]
+    no_turn = torch.cat([torch.ones(6, 8), torch.zeros(6, 8)], dim=1)
     parts = []
     for start, end in ((0, 5), (5, 6)):
         run = ScheduledSequence(0, [0] * (end - start), start, table, ())
         with forward_context(build_step_inputs([run], 4, CPU).metadata):
-            parts.append(layer(query[start:end], key[start:end], value[start:end]))
+            rows = slice(start, end)
+            positions = torch.arange(start, end)
+            parts.append(layer(query[rows], key[rows], value[rows], positions, no_turn))
     expected = torch.nn.functional.scaled_dot_product_attention(
         query.transpose(0, 1),
         key.transpose(0, 1).repeat_interleave(2, 0),

@@ -1,67 +1,59 @@
-"""The kernels compile for real GPUs, without one: in a process of its own, because here Triton interprets."""
+"""The kernels compile for real GPUs and show what the design asks for: in a process of its own, because here Triton interprets."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-PROGRAM = """
-import sys
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from kernels.triton.copy_blocks import _copy_blocks_kernel
-from kernels.triton.paged_attention import _paged_attention_kernel
-from kernels.triton.store_kv_cache import _store_kv_cache_kernel
-
-INT64 = ("slot_mapping_ptr", "src_ptr", "dst_ptr")
-INT32 = ("block_tables_ptr", "seq_lens_ptr", "query_start_loc_ptr")
-SHAPE = dict(HEAD_DIM=64, HEAD_DIM_PADDED=64, GROUP=3, GROUP_PADDED=4, BLOCK_SIZE=16, BLOCK_N=64)
-STORE = dict(NUM_KV_HEADS=3, NUM_KV_HEADS_PADDED=4, HEAD_DIM=64, HEAD_DIM_PADDED=64, BLOCK_SIZE=16)
+ROOT = Path(__file__).resolve().parents[3]
 
 
-def type_of(name):
-    if name.endswith("_ptr"):
-        return "*i64" if name in INT64 else "*i32" if name in INT32 else "*bf16"
-    return "fp32" if name == "scale_log2" else "i32"
-
-
-def check(kernel, target, binary, **constants):
-    names = [parameter.name for parameter in kernel.params]
-    signature = {name: "constexpr" if name in constants else type_of(name) for name in names}
-    source = ASTSource(kernel, signature, constexprs=constants)
-    compiled = triton.compile(source, target=target, options={"enable_fp_fusion": True})
-    print(kernel.__name__, len(compiled.asm[binary]) > 0)
-
-
-target, binary = {
-    "nvidia": (GPUTarget("cuda", 90, 32), "cubin"),
-    "amd": (GPUTarget("hip", "gfx942", 64), "hsaco"),
-}[sys.argv[1]]
-check(_paged_attention_kernel, target, binary, **SHAPE, BLOCK_Q=4)
-check(_paged_attention_kernel, target, binary, **SHAPE, BLOCK_Q=16)
-check(_store_kv_cache_kernel, target, binary, **STORE)
-check(_copy_blocks_kernel, target, binary, BLOCK_NUMEL=3072, PIECE=1024)
-"""
-
-
-@pytest.mark.parametrize("vendor", ["nvidia", "amd"])
-def test_kernels_compile_for_a_gpu(vendor: str, tmp_path: Path) -> None:
-    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+def run_module(*arguments: str, cache: Path, program: str | None = None) -> str:
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(cache)}
     environment.pop("TRITON_INTERPRET", None)
+    command = ["-m", "benchmarks.triton_aot", *arguments] if program is None else ["-c", program]
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PROGRAM, vendor],
+        [sys.executable, "-W", "error", *command],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=500,
         env=environment,
+        cwd=ROOT,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [
-        *("_paged_attention_kernel", "True") * 2,
-        *("_store_kv_cache_kernel", "True"),
-        *("_copy_blocks_kernel", "True"),
-    ]
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.timeout(600)
+def test_two_models_shapes_compile_without_spills(tmp_path: Path) -> None:
+    report = json.loads(run_module("--quick", "--jobs", "1", cache=tmp_path).splitlines()[-1])
+    assert report["failed"] == []
+    seen = {(binary["kernel"], binary["target"]): binary for binary in report["binaries"]}
+    kernels = {kernel for kernel, _ in seen}
+    assert kernels == {
+        *("decode_attention", "merge_splits", "prefill_attention"),
+        *("rotate_and_store", "copy_blocks", "rms_norm", "silu_and_mul"),
+    }
+    assert len(seen) == 4 * len(kernels)
+    assert seen["prefill_attention", "sm_80"]["products"] == "HMMA"
+    assert seen["prefill_attention", "sm_90"]["products"] == "HGMMA"
+    # Two tiles of keys and of values wait while a third is worked on.
+    assert seen["decode_attention", "sm_90"]["shared"] >= 4 * 16_384
+
+
+def test_the_table_in_the_docs_has_a_row_for_every_case(tmp_path: Path) -> None:
+    program = (
+        "from benchmarks.triton_cases import all_cases\n"
+        "for case in all_cases(quick=False)['sm_90']:\n"
+        "    print(f'| `{case.kernel.removesuffix(\"_kernel\")}` | {case.label} |')"
+    )
+    expected = run_module(cache=tmp_path, program=program).splitlines()
+    text = (ROOT / "docs" / "kernels.md").read_text()
+    table = text.split("<!-- compiled -->")[1].split("<!-- /compiled -->")[0]
+    rows = re.findall(r"^\| `\w+` \| [^|]+ \|", table, re.MULTILINE)
+    assert rows == expected, "run python -m benchmarks.triton_aot --write"

@@ -1,0 +1,202 @@
+"""What both attention kernels share: the arguments, where a tile of keys lies, and the online softmax.
+
+A program's rows are the query heads that share one KV head, so that keys and values are read once for the whole group: row
+`r` is head `r % GROUP` of the program's token `r // GROUP`. Scores are in units of log2 (exp2 is what the hardware has),
+maxima, sums and results in float32 (Dao, FlashAttention-2, 2023; Milakov and Gimelshein, 2018).
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.triton.chip import Chip
+
+LOG2_E = 1.4426950408889634
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """The sizes a kernel is compiled for."""
+
+    head_dim: int
+    group: int
+    block_size: int
+    itemsize: int
+
+    @property
+    def head_dim_padded(self) -> int:
+        """tl.arange and tl.dot want a power of two, 16 at least."""
+        return max(16, triton.next_power_of_2(self.head_dim))
+
+    @property
+    def row_bytes(self) -> int:
+        """Of a key in the type that products are computed in."""
+        return self.head_dim_padded * self.itemsize
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The tensors of one call, as `kernels.ops.PagedAttention` describes them, and where the answer goes."""
+
+    query: torch.Tensor
+    key_cache: torch.Tensor
+    value_cache: torch.Tensor
+    block_tables: torch.Tensor
+    seq_lens: torch.Tensor
+    query_start_loc: torch.Tensor
+    out: torch.Tensor
+    scale: float
+
+    @property
+    def num_seqs(self) -> int:
+        return self.seq_lens.shape[0]
+
+    @property
+    def num_heads(self) -> int:
+        return self.query.shape[1]
+
+    @property
+    def num_kv_heads(self) -> int:
+        return self.key_cache.shape[1]
+
+    @property
+    def shape(self) -> AttentionShape:
+        return AttentionShape(
+            self.query.shape[2],
+            self.num_heads // self.num_kv_heads,
+            self.key_cache.shape[2],
+            self.query.element_size(),
+        )
+
+    def kernel_arguments(self) -> tuple:
+        """The leading arguments of both kernels: pointers, the scale in units of log2, strides."""
+        return (
+            self.query,
+            self.key_cache,
+            self.value_cache,
+            self.block_tables,
+            self.seq_lens,
+            self.query_start_loc,
+            self.out,
+            self.scale * LOG2_E,
+            self.query.stride(0),
+            self.query.stride(1),
+            self.key_cache.stride(0),
+            self.value_cache.stride(0),
+            self.block_tables.stride(0),
+            self.out.stride(0),
+            self.out.stride(1),
+        )
+
+
+def choose_precision(shape: AttentionShape, chip: Chip) -> str:
+    """How float32 is multiplied: by AMD's matrix cores as it is; on NVIDIA as three products of TF32, which keep 21 bits."""
+    return "tf32x3" if shape.itemsize == 4 and not chip.is_amd else "ieee"
+
+
+@triton.jit
+def find_block_ids(table_ptr, offs_n, end, BLOCK_SIZE: tl.constexpr):
+    """The block of each key before `end`, in 64 bits: id times stride passes 2^31 in a large pool."""
+    return tl.load(table_ptr + offs_n // BLOCK_SIZE, mask=offs_n < end, other=0).to(tl.int64)
+
+
+@triton.jit
+def load_rows(
+    cache_ptr,
+    block_id,
+    stride_block,
+    offs_n,
+    exists,
+    kv_head,
+    BLOCK_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HEAD_DIM_PADDED: tl.constexpr,
+):
+    """Keys or values [BLOCK_N, HEAD_DIM_PADDED]; what does not exist is 0, whatever memory holds there."""
+    offs_d = tl.arange(0, HEAD_DIM_PADDED)
+    inside = (kv_head * BLOCK_SIZE + offs_n % BLOCK_SIZE) * HEAD_DIM
+    offsets = (block_id * stride_block + inside)[:, None] + offs_d[None, :]
+    if HEAD_DIM == HEAD_DIM_PADDED:
+        mask = exists[:, None]
+    else:
+        mask = exists[:, None] & (offs_d[None, :] < HEAD_DIM)
+    return tl.load(cache_ptr + offsets, mask=mask, other=0.0)
+
+
+@triton.jit
+def attend(
+    q,
+    acc,
+    m_i,
+    l_i,
+    position,
+    begin,
+    end,
+    key_cache_ptr,
+    value_cache_ptr,
+    table_ptr,
+    stride_key_block,
+    stride_value_block,
+    kv_head,
+    scale_log2,
+    HEAD_DIM: tl.constexpr,
+    HEAD_DIM_PADDED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    MASKED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Walk the keys begin to end with the rows q [BLOCK_M, HEAD_DIM_PADDED]; returns (acc, m_i, l_i).
+
+    MASKED: a row sees keys up to its `position` only, and `end` may lie inside a tile. Otherwise every row sees all of
+    them, and end - begin is a multiple of BLOCK_N.
+    """
+    offs_n = begin + tl.arange(0, BLOCK_N)
+    block_id = find_block_ids(table_ptr, offs_n, end, BLOCK_SIZE)
+    for start_n in range(begin, end, BLOCK_N):
+        offs_n = start_n + tl.arange(0, BLOCK_N)
+        exists = offs_n < end
+        # Found one tile ahead: a load whose address was loaded in the same turn costs the pipeliner half its stages.
+        next_block_id = find_block_ids(table_ptr, offs_n + BLOCK_N, end, BLOCK_SIZE)
+        k = load_rows(
+            key_cache_ptr,
+            block_id,
+            stride_key_block,
+            offs_n,
+            exists,
+            kv_head,
+            BLOCK_SIZE,
+            HEAD_DIM,
+            HEAD_DIM_PADDED,
+        ).to(q.dtype)
+        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale_log2
+        if MASKED:
+            visible = exists[None, :] & (offs_n[None, :] <= position[:, None])
+            scores = tl.where(visible, scores, float("-inf"))
+            m_new = tl.maximum(m_i, tl.max(scores, 1))
+            # A row that has seen no key yet keeps -inf as its maximum; -inf - -inf must not happen.
+            m_safe = tl.where(m_new == float("-inf"), 0.0, m_new)
+        else:
+            m_new = tl.maximum(m_i, tl.max(scores, 1))
+            m_safe = m_new
+        alpha = tl.exp2(m_i - m_safe)
+        p = tl.exp2(scores - m_safe[:, None])
+        l_i = l_i * alpha + tl.sum(p, 1)
+        acc = acc * alpha[:, None]
+        v = load_rows(
+            value_cache_ptr,
+            block_id,
+            stride_value_block,
+            offs_n,
+            exists,
+            kv_head,
+            BLOCK_SIZE,
+            HEAD_DIM,
+            HEAD_DIM_PADDED,
+        ).to(q.dtype)
+        acc = tl.dot(p.to(q.dtype), v, acc, input_precision=PRECISION)
+        m_i = m_new
+        block_id = next_block_id
+    return acc, m_i, l_i

@@ -1,0 +1,99 @@
+"""Attention on the GPU backend beyond what every backend is asked: splits and their merge, tiles, large pools, all head dims."""
+
+import pytest
+import torch
+
+from kernels import reference
+from kernels.triton.attention_tile import Operands
+from kernels.triton.chip import H200, MI300X, Chip, chip_of
+from kernels.triton.decode_attention import MAX_SPLITS, choose_num_splits, decode_attention
+from kernels.triton.paged_attention import paged_attention
+from kernels.triton.prefill_attention import prefill_attention
+from tests.kernels.paged import PagedBatch, make_batch
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+MANY_CORES = Chip(is_amd=False, num_cores=64, shared_bytes=H200.shared_bytes)
+
+
+def operands_of(batch: PagedBatch) -> Operands:
+    """The batch with an answer that shows which rows nobody wrote."""
+    return Operands(
+        batch.query,
+        batch.key_cache,
+        batch.value_cache,
+        batch.block_tables,
+        batch.seq_lens,
+        batch.query_start_loc,
+        torch.full_like(batch.query, -7.0, memory_format=torch.contiguous_format),
+        batch.scale,
+    )
+
+
+def assert_equal_to_reference(batch: PagedBatch, tolerance: float = 2e-5) -> None:
+    actual = paged_attention(*batch.to(DEVICE).arguments()).cpu()
+    expected = reference.paged_attention(*batch.arguments())
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
+@pytest.mark.parametrize("block_size", [8, 32, 64])
+def test_every_head_dim_and_block_size_in_half_precision(head_dim: int, block_size: int) -> None:
+    lengths = [(1, 70), (9, 70)]
+    batch = make_batch(lengths, head_dim=head_dim, block_size=block_size, dtype=torch.float16)
+    assert_equal_to_reference(batch, 3e-3)
+
+
+def test_a_group_of_eight() -> None:
+    assert_equal_to_reference(make_batch([(1, 33), (20, 33)], group_size=8, head_dim=32))
+
+
+@pytest.mark.parametrize("seq_len", [1, 255, 256, 257, 512, 513, 1000])
+def test_splits_and_their_merge(seq_len: int) -> None:
+    batch = make_batch([(1, seq_len), (1, 3), (1, 0)], num_kv_heads=1, head_dim=16).to(DEVICE)
+    operands = operands_of(batch)
+    assert choose_num_splits(3, MANY_CORES) == MAX_SPLITS
+    decode_attention(operands, MANY_CORES)
+    expected = reference.paged_attention(*batch.arguments())
+    torch.testing.assert_close(operands.out, expected, rtol=2e-5, atol=2e-5)
+    assert not operands.out[2].any(), "a sequence without keys gives zeros"
+
+
+def test_splits_fill_the_chip_and_no_more() -> None:
+    assert choose_num_splits(3, H200) == MAX_SPLITS
+    assert choose_num_splits(8, H200) == 3 * 132 // 8
+    assert choose_num_splits(64, H200) == 6
+    assert choose_num_splits(64 * 8, H200) == 1
+    assert choose_num_splits(64, MI300X) == 2 * 304 // 64
+
+
+def test_each_kernel_leaves_the_rows_of_the_other_alone() -> None:
+    batch = make_batch([(1, 9), (4, 9), (1, 2), (0, 5), (2, 2)], head_dim=32).to(DEVICE)
+    decodes = torch.tensor([True, *[False] * 4, True, False, False], device=DEVICE)
+    chip, expected = chip_of(DEVICE), reference.paged_attention(*batch.arguments())
+    for kernel, mine in ((decode_attention, decodes), (prefill_attention, ~decodes)):
+        operands = operands_of(batch)
+        kernel(operands, chip)
+        torch.testing.assert_close(operands.out[mine], expected[mine], rtol=2e-5, atol=2e-5)
+        assert (operands.out[~mine] == -7).all()
+
+
+def test_a_prompt_of_many_tiles_after_a_context() -> None:
+    assert_equal_to_reference(make_batch([(150, 400), (1, 300)], num_kv_heads=1, head_dim=32))
+
+
+def test_blocks_beyond_two_billion_numbers() -> None:
+    block_size, head_dim = 16, 64
+    far = 2**31 // (block_size * head_dim) + 1
+    # Pages that nobody touches cost nothing.
+    pool = torch.empty((far + 1, 1, block_size, head_dim), dtype=torch.float16, device=DEVICE)
+    small = make_batch(
+        [(1, 16), (3, 16)], num_kv_heads=1, head_dim=head_dim, dtype=torch.float16
+    ).to(DEVICE)
+    tables = torch.full_like(small.block_tables, 2**30)
+    for row, block in enumerate((far, far - 3)):
+        pool[block] = small.key_cache[small.block_tables[row, 0].long()]
+        tables[row, 0] = block
+    query, _, _, _, *rest = small.arguments()
+    actual = paged_attention(query, pool, pool, tables, *rest)
+    expected = reference.paged_attention(query, pool, pool, tables, *rest)
+    torch.testing.assert_close(actual, expected, rtol=3e-3, atol=3e-3)
