@@ -1,7 +1,8 @@
-# make run    set everything up, fetch the built-in model once, start the app
-# make test   set everything up and run every test
-# make check  format, lint, types, import rules
-# make bench  run every benchmark; each ends in one line of JSON
+# make run      set everything up, fetch the built-in model once, start the app
+# make test     set everything up and run every test
+# make check    format, lint, types, import rules
+# make kernels  compile the GPU kernels for four GPUs, without one, and check the binaries
+# make bench    run every benchmark; each ends in one line of JSON
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -9,7 +10,7 @@ ARGS ?=
 # Tests run on all cores, but a browser and a model want memory too.
 WORKERS ?= 2
 
-.PHONY: run test check bench screenshots clean
+.PHONY: run test check kernels bench screenshots clean
 
 run: .venv/run.stamp
 	$(BIN)/python app.py $(ARGS)
@@ -22,6 +23,9 @@ check: .venv/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+
+kernels: .venv/run.stamp
+	$(BIN)/python -m benchmarks.triton_aot
 
 bench: .venv/run.stamp
 	@set -e; for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python -m benchmarks.$$(basename $$file .py); done
