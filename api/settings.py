@@ -96,6 +96,9 @@ class Settings(BaseSettings):
         "memory for KV blocks, for example 512MiB or 2GiB; not with --num-blocks",
         "bytes, or a number with KiB, MiB or GiB",
     )
+    gpu_memory_utilization: float = _option(
+        0.9, "share of a GPU's memory that may be used", "a number above 0, 1 at most"
+    )
     max_model_len: int | None = _option(
         None,
         "longest prompt with its answer, in tokens (default: the model's)",
@@ -121,6 +124,9 @@ class Settings(BaseSettings):
         Quantization, "auto", "auto keeps the weights' own quantisation where it is fast"
     )
     attention_backend: AttentionBackend = _choice(AttentionBackend, "auto", "attention kernels")
+    enforce_eager: bool = _option(
+        False, "do not record decode steps as CUDA graphs", "true or false"
+    )
     no_prefix_caching: bool = _option(
         False, "do not reuse the KV of equal prefixes", "true or false"
     )

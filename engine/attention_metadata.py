@@ -1,7 +1,7 @@
 """Where the tokens of one step stand: built once per step, read by every attention layer through a scoped context.
 
-Numbers are gathered in numpy and become tensors once, so a step costs a few array operations per sequence and none
-per token in Python.
+Numbers are gathered in numpy (`StepArrays`) and reach the device in one copy (`StepInputs`), so a step costs a few array
+operations per sequence and none per token in Python.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from engine.outputs import ScheduledSequence
+from engine.transfer import to_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,41 @@ class StepInputs:
     metadata: AttentionMetadata
 
 
+@dataclass(frozen=True, slots=True)
+class StepArrays:
+    """The same on the host. int64: input_ids, positions, slot_mapping; int32: block_tables, seq_lens, query_start_loc."""
+
+    input_ids: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    slot_mapping: NDArray[np.int64]
+    block_tables: NDArray[np.int32]
+    seq_lens: NDArray[np.int32]
+    query_start_loc: NDArray[np.int32]
+
+    @property
+    def num_seqs(self) -> int:
+        return len(self.seq_lens)
+
+    @property
+    def max_query_len(self) -> int:
+        return int(np.diff(self.query_start_loc).max())
+
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """All of them, in the order that `inputs_from` takes."""
+        return (
+            self.input_ids,
+            self.positions,
+            self.slot_mapping,
+            self.block_tables,
+            self.seq_lens,
+            self.query_start_loc,
+        )
+
+    def to(self, device: torch.device) -> StepInputs:
+        """On the device, or soon: the copy may still be under way."""
+        return inputs_from(to_device(self.arrays(), device), self.max_query_len)
+
+
 _metadata: ContextVar[AttentionMetadata] = ContextVar("attention_metadata")
 
 
@@ -57,10 +94,17 @@ def current_metadata() -> AttentionMetadata:
     return _metadata.get()
 
 
-def build_step_inputs(
-    scheduled: Sequence[ScheduledSequence], block_size: int, device: torch.device
-) -> StepInputs:
-    """Inputs of a batch; `scheduled` is not empty and every run has a token."""
+def inputs_from(tensors: Sequence[torch.Tensor], max_query_len: int) -> StepInputs:
+    """Inputs of the tensors that `StepArrays.arrays` became."""
+    input_ids, positions, slot_mapping, block_tables, seq_lens, query_start_loc = tensors
+    metadata = AttentionMetadata(
+        slot_mapping, block_tables, seq_lens, query_start_loc, max_query_len
+    )
+    return StepInputs(input_ids, positions, metadata)
+
+
+def gather_step(scheduled: Sequence[ScheduledSequence], block_size: int) -> StepArrays:
+    """A batch in arrays; `scheduled` is not empty and every run has a token."""
     query_lens = np.array([len(sequence.token_ids) for sequence in scheduled])
     starts = np.array([sequence.start_position for sequence in scheduled])
     query_start_loc = np.concatenate(([0], query_lens.cumsum()))
@@ -70,16 +114,21 @@ def build_step_inputs(
     positions = np.arange(len(input_ids)) + np.repeat(starts - query_start_loc[:-1], query_lens)
     block_tables = _pad([sequence.block_table for sequence in scheduled])
     block_ids = block_tables[row, positions // block_size].astype(np.int64)
-    metadata = AttentionMetadata(
-        slot_mapping=_tensor(block_ids * block_size + positions % block_size, np.int64, device),
-        block_tables=_tensor(block_tables, np.int32, device),
-        seq_lens=_tensor(starts + query_lens, np.int32, device),
-        query_start_loc=_tensor(query_start_loc, np.int32, device),
-        max_query_len=int(query_lens.max()),
+    return StepArrays(
+        input_ids,
+        positions,
+        block_ids * block_size + positions % block_size,
+        block_tables,
+        (starts + query_lens).astype(np.int32),
+        query_start_loc.astype(np.int32),
     )
-    return StepInputs(
-        _tensor(input_ids, np.int64, device), _tensor(positions, np.int64, device), metadata
-    )
+
+
+def build_step_inputs(
+    scheduled: Sequence[ScheduledSequence], block_size: int, device: torch.device
+) -> StepInputs:
+    """Inputs of a batch, on the device."""
+    return gather_step(scheduled, block_size).to(device)
 
 
 def _pad(block_tables: Sequence[Sequence[int]]) -> np.ndarray:
@@ -87,8 +136,3 @@ def _pad(block_tables: Sequence[Sequence[int]]) -> np.ndarray:
     for row, table in zip(padded, block_tables, strict=True):
         row[: len(table)] = table
     return padded
-
-
-def _tensor(values: np.ndarray, kind: type, device: torch.device) -> torch.Tensor:
-    tensor = torch.from_numpy(values.astype(kind, copy=False))
-    return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)

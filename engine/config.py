@@ -44,6 +44,7 @@ class EngineConfig:
     block_size: int = 16
     num_blocks: int | None = None
     kv_cache_memory: int | None = None
+    gpu_memory_utilization: float = 0.9
     max_model_len: int | None = None
     rope_scaling: RopeScaling | None = None
     max_num_seqs: int = 64
@@ -52,6 +53,7 @@ class EngineConfig:
     kv_cache_dtype: DType = "auto"
     quantization: Quantization = "auto"
     attention_backend: AttentionBackend = "auto"
+    enforce_eager: bool = False
     enable_prefix_caching: bool = True
     scheduling_policy: SchedulingPolicy = "fcfs"
     seed: int | None = None
@@ -59,6 +61,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         for field in RANGES:
             _check_range(field, getattr(self, field))
+        _check_share("--gpu-memory-utilization", self.gpu_memory_utilization)
         _check_choice("--dtype", self.dtype, get_args(DType))
         _check_choice("--kv-cache-dtype", self.kv_cache_dtype, get_args(DType))
         _check_choice("--quantization", self.quantization, get_args(Quantization))
@@ -112,6 +115,11 @@ def _check_range(field: str, value: int | None) -> None:
     if value is not None and not low <= value <= high:
         option = "--" + field.replace("_", "-")
         raise ConfigError(option, value, allowed_range(field))
+
+
+def _check_share(option: str, value: float) -> None:
+    if not 0 < value <= 1:
+        raise ConfigError(option, value, "a number above 0, 1 at most")
 
 
 def _check_choice(option: str, value: str, allowed: tuple[str, ...]) -> None:

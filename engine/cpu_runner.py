@@ -97,7 +97,7 @@ class CpuRunner:
             progress=progress,
         )
         token_bytes = kv_cache.bytes_per_token(opened.config, torch.bfloat16)
-        size = kv_cache.choose_size(config, token_bytes, max_model_len, torch.device("cpu"))
+        size = kv_cache.choose_size(config, token_bytes, max_model_len, gpu_budget=None)
         progress(_compile_stage(), 0.0)
         model = _fused_model(config, opened.config, loaded, size, num_threads)
         limits = make_scheduler_config(config, opened, size, max_model_len)

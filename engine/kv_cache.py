@@ -1,8 +1,8 @@
 """The KV pool: how many blocks it has, and its one tensor.
 
-Rule for the number of blocks: `--num-blocks`; else what `--kv-cache-memory` holds; else a quarter of the free memory on a
-CPU (four fifths on a GPU, which nothing else uses), on a CPU at most MODEST_BYTES or one sequence of the longest length,
-whichever is more, and never more than all sequences of the longest length need.
+Rule for the number of blocks: `--num-blocks`; else what `--kv-cache-memory` holds; else on a CPU a quarter of the free memory,
+at most MODEST_BYTES or one sequence of the longest length, whichever is more, and on a GPU what `engine.gpu_memory` leaves;
+never more than all sequences of the longest length need.
 """
 
 import logging
@@ -14,12 +14,13 @@ import torch
 
 from engine.config import EngineConfig
 from engine.errors import ModelLoadError
+from engine.gpu_memory import mib
 from engine.models.config import ModelConfig
 
 logger = logging.getLogger(__name__)
 
 MODEST_BYTES = 1 << 30
-CPU_SHARE, GPU_SHARE = 0.25, 0.8
+CPU_SHARE = 0.25
 UNKNOWN_FREE_MEMORY = 4 << 30
 CONTROL_GROUP = Path("/sys/fs/cgroup")
 
@@ -39,14 +40,17 @@ def bytes_per_token(model: ModelConfig, dtype: torch.dtype) -> int:
 
 
 def choose_size(
-    config: EngineConfig, token_bytes: int, max_model_len: int, device: torch.device
+    config: EngineConfig, token_bytes: int, max_model_len: int, gpu_budget: tuple[int, str] | None
 ) -> KVCacheSize:
-    """The pool's size by the rule above. Raises ModelLoadError when not even one block fits."""
+    """The pool's size by the rule above; `gpu_budget` is what a GPU has, and why.
+
+    Raises ModelLoadError when not even one block fits.
+    """
     block_bytes = token_bytes * config.block_size
     if config.num_blocks is not None:
         size = KVCacheSize(config.num_blocks, block_bytes, f"--num-blocks {config.num_blocks}")
     else:
-        num_bytes, reason = _memory(config, token_bytes, max_model_len, device)
+        num_bytes, reason = _memory(config, token_bytes, max_model_len, gpu_budget)
         size = KVCacheSize(num_bytes // block_bytes, block_bytes, reason)
     if size.num_blocks < 1:
         raise ModelLoadError(
@@ -82,24 +86,19 @@ def allocate(
 
 
 def _memory(
-    config: EngineConfig, token_bytes: int, max_model_len: int, device: torch.device
+    config: EngineConfig, token_bytes: int, max_model_len: int, gpu_budget: tuple[int, str] | None
 ) -> tuple[int, str]:
     if config.kv_cache_memory is not None:
         return config.kv_cache_memory, f"--kv-cache-memory {config.kv_cache_memory}"
-    on_gpu = device.type == "cuda"
-    free = torch.cuda.mem_get_info(device)[0] if on_gpu else free_memory()
     one = max_model_len * token_bytes
     # Whole blocks: a sequence's last one need not be full.
     most = config.max_num_seqs * (one + token_bytes * config.block_size)
-    if not on_gpu:
-        most = min(most, max(MODEST_BYTES, one))
-    share = GPU_SHARE if on_gpu else CPU_SHARE
-    num_bytes = min(int(free * share), most)
-    return num_bytes, f"{_mib(num_bytes)} of {_mib(free)} free memory"
-
-
-def _mib(num_bytes: int) -> str:
-    return f"{num_bytes / 2**20:,.0f} MiB"
+    if gpu_budget is not None:
+        num_bytes = min(gpu_budget[0], most)
+        return num_bytes, f"{mib(num_bytes)}, where there are {gpu_budget[1]}"
+    free = free_memory()
+    num_bytes = min(int(free * CPU_SHARE), most, max(MODEST_BYTES, one))
+    return num_bytes, f"{mib(num_bytes)} of {mib(free)} free memory"
 
 
 def free_memory() -> int:

@@ -7,12 +7,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from engine import kv_cache
-from engine.attention_metadata import build_step_inputs, forward_context
+from engine.attention_metadata import StepInputs, forward_context, gather_step
 from engine.config import EngineConfig, SchedulerConfig
-from engine.errors import ConfigError
+from engine.decode_graphs import CudaRecorder, DecodeGraphs, Recorder
+from engine.errors import ConfigError, ModelLoadError
+from engine.gpu_memory import GRAPHS_AND_LIBRARIES, activation_bytes, kv_budget, needs_memory
 from engine.limits import make_scheduler_config, resolve_max_model_len
 from engine.loader.model import OpenModel, open_configured
 from engine.loader.weights import ModelWeights
@@ -23,11 +26,13 @@ from engine.placement import Placement, choose_placement, use_physical_cores
 from engine.pooling import STATE_UNIT
 from engine.sampler import Sampler
 from engine.stats import ModelInfo
+from engine.transfer import to_device
 from kernels.ops import KernelBackend, select_backend
 
 Progress = Callable[[str, float], None]
 
 CPU_WARM_UP_TOKENS = 64
+FREE_MORE = "lower --gpu-memory-utilization, --max-num-batched-tokens or --max-num-seqs"
 
 
 class ModelRunner:
@@ -44,6 +49,7 @@ class ModelRunner:
     ) -> None:
         self.scheduler_config, self.info = scheduler_config, info
         self._model, self._pool, self._ops, self._sampler = model, pool, ops, sampler
+        self._graphs: DecodeGraphs | None = None
         model.bind_kv_cache(pool)
 
     @classmethod
@@ -55,11 +61,14 @@ class ModelRunner:
         place = choose_placement(config)
         use_physical_cores()
         ops = _select_ops(config, place.device)
+        _check_head_dim(ops, opened.config.head_dim)
         max_model_len = resolve_max_model_len(config, opened.config)
-        model, weights = _load_model(opened, place, ops, max_model_len, progress)
+        with needs_memory("the weights", "use a smaller model or a shorter --dtype"):
+            model, weights = _load_model(opened, place, ops, max_model_len, progress)
         progress("allocating KV memory", 0.0)
         token_bytes = kv_cache.bytes_per_token(opened.config, place.kv_dtype)
-        size = kv_cache.choose_size(config, token_bytes, max_model_len, place.device)
+        budget = _gpu_budget(config, opened.config, place.device)
+        size = kv_cache.choose_size(config, token_bytes, max_model_len, budget)
         pool = kv_cache.allocate(
             opened.config, size, config.block_size, place.kv_dtype, place.device
         )
@@ -67,7 +76,12 @@ class ModelRunner:
         info = _info(config, opened.config, place, ops, weights, size, limits)
         runner = cls(model, pool, ops, Sampler(config.seed), limits, info)
         progress("warming up", 0.0)
-        runner.warm_up()
+        with needs_memory("a step of --max-num-batched-tokens", FREE_MORE):
+            runner.warm_up()
+        if place.device.type == "cuda" and ops.name == "triton" and not config.enforce_eager:
+            progress("recording decode steps", 0.0)
+            with needs_memory("recorded decode steps", f"use --enforce-eager, or {FREE_MORE}"):
+                runner.record_decodes(CudaRecorder())
         runner.info = replace(info, load_seconds=time.monotonic() - started)
         return runner
 
@@ -94,30 +108,49 @@ class ModelRunner:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Run one decode and one chunk, so that nothing is compiled or set up during a request.
+        """Run decodes and a chunk, so that nothing is compiled or set up during a request.
 
-        On a GPU the chunk is the largest there can be, which finds out whether memory is enough for it. Leaves its
-        traces in the pool: call it before the first request.
+        On a GPU the largest batch and the largest chunk there can be, which finds out whether memory is enough for them.
+        Leaves its traces in the pool: call it before the first request.
         """
         config = self.scheduler_config
         room = min(config.max_model_len, config.num_blocks * config.block_size)
-        longest = config.max_num_batched_tokens if self._pool.is_cuda else CPU_WARM_UP_TOKENS
-        for num_tokens in (1, min(longest, config.max_num_batched_tokens, room)):
+        on_gpu = self._pool.is_cuda
+        longest = config.max_num_batched_tokens if on_gpu else CPU_WARM_UP_TOKENS
+        chunk = min(longest, config.max_num_batched_tokens, room)
+        for num_seqs, num_tokens in ((1, 1), (config.max_num_seqs if on_gpu else 1, 1), (1, chunk)):
             block_table = range(-(-num_tokens // config.block_size))
-            self._forward([ScheduledSequence(0, [0] * num_tokens, 0, block_table, ())], [0])
+            run = ScheduledSequence(0, [0] * num_tokens, 0, block_table, ())
+            self._forward([run] * num_seqs, list(range(num_seqs)))
+
+    @torch.inference_mode()
+    def record_decodes(self, record: Recorder) -> None:
+        """Record decode steps for every batch size; from now on they are replayed. Before the first request."""
+        config = self.scheduler_config
+        max_blocks = -(-config.max_model_len // config.block_size)
+        graphs = DecodeGraphs(self._compute, record, config.max_num_seqs, max_blocks)
+        graphs.capture(self._pool.device)
+        self._graphs = graphs
 
     def _forward(
         self, scheduled: Sequence[ScheduledSequence], rows: list[int]
     ) -> tuple[torch.Tensor, dict[int, list[float]]]:
         """Logits [len(rows), vocab_size] at the last token of the scheduled sequences `rows`; sums of states."""
-        inputs = build_step_inputs(scheduled, self.scheduler_config.block_size, self._pool.device)
-        with forward_context(inputs.metadata):
-            states = self._model(inputs.input_ids, inputs.positions)
+        step, device = gather_step(scheduled, self.scheduler_config.block_size), self._pool.device
+        if self._graphs is not None and self._graphs.can_run(step):
+            states = self._graphs.run(step)
+        else:
+            states = self._compute(step.to(device))
         state_sums = self._sum_states(states, scheduled)
         if not rows:
             return states.new_empty(0, self.info.vocab_size), state_sums
-        last = inputs.metadata.query_start_loc[1:].long() - 1
-        return self._model.compute_logits(states[last[rows]]), state_sums
+        last = step.query_start_loc[1:][rows].astype(np.int64) - 1
+        return self._model.compute_logits(states[to_device([last], device)[0]]), state_sums
+
+    def _compute(self, inputs: StepInputs) -> torch.Tensor:
+        """Final states [num_tokens, hidden_size]."""
+        with forward_context(inputs.metadata):
+            return self._model(inputs.input_ids, inputs.positions)
 
     def _sum_states(
         self, states: torch.Tensor, scheduled: Sequence[ScheduledSequence]
@@ -150,6 +183,26 @@ def _select_ops(config: EngineConfig, device: torch.device) -> KernelBackend:
         raise ConfigError(
             "--attention-backend", config.attention_backend, f"auto works here: {error}"
         ) from error
+
+
+def _check_head_dim(ops: KernelBackend, head_dim: int) -> None:
+    """Raises ModelLoadError for a model whose heads the kernels cannot do."""
+    if head_dim % 2 or head_dim > ops.max_head_dim:
+        raise ModelLoadError(
+            f"head_dim {head_dim} is not supported by the {ops.name} backend; "
+            f"supported: even numbers up to {ops.max_head_dim}"
+        )
+
+
+def _gpu_budget(
+    config: EngineConfig, model: ModelConfig, device: torch.device
+) -> tuple[int, str] | None:
+    """Bytes of a GPU that KV blocks may take, weights being there; None on a CPU."""
+    if device.type == "cpu":
+        return None
+    activations = activation_bytes(model, config.max_num_batched_tokens, config.max_num_seqs)
+    reserved = activations + GRAPHS_AND_LIBRARIES
+    return kv_budget(config.gpu_memory_utilization, reserved, device)
 
 
 def _load_model(

@@ -17,6 +17,7 @@ DESIGNED = [
     "block-size",
     "num-blocks",
     "kv-cache-memory",
+    "gpu-memory-utilization",
     "max-model-len",
     "rope-scaling",
     "max-num-seqs",
@@ -26,6 +27,7 @@ DESIGNED = [
     "kv-cache-dtype",
     "quantization",
     "attention-backend",
+    "enforce-eager",
     "no-prefix-caching",
     "seed",
     "api-key",
@@ -96,6 +98,9 @@ def test_everything_reaches_the_engine() -> None:
         "none",
         "--attention-backend",
         "reference",
+        "--enforce-eager",
+        "--gpu-memory-utilization",
+        "0.5",
         "--no-prefix-caching",
         "--scheduling-policy",
         "priority",
@@ -106,6 +111,7 @@ def test_everything_reaches_the_engine() -> None:
     assert (config.max_num_seqs, config.max_num_batched_tokens, config.seed) == (4, 32, 7)
     assert (config.dtype, config.kv_cache_dtype) == ("float32", "bfloat16")
     assert (config.quantization, config.attention_backend) == ("none", "reference")
+    assert (config.enforce_eager, config.gpu_memory_utilization) == (True, 0.5)
     assert config.enable_prefix_caching is False
     assert config.scheduling_policy == "priority"
 
@@ -140,6 +146,8 @@ def test_everything_reaches_the_engine() -> None:
         ),
         ("--scheduling-policy lifo", "--scheduling-policy", "'lifo'", "fcfs, priority"),
         ("--kv-cache-memory lots", "--kv-cache-memory", "'lots'", "GiB"),
+        ("--gpu-memory-utilization 0", "--gpu-memory-utilization", "0.0", "above 0, 1 at most"),
+        ("--gpu-memory-utilization 1.1", "--gpu-memory-utilization", "1.1", "1 at most"),
         ("--orphan-timeout nan", "--orphan-timeout", "'nan'", "0 to 86400"),
         ("--shutdown-timeout 11", "--shutdown-timeout", "'11'", "0 to 10"),
         ("--log-level loud", "--log-level", "'loud'", "debug, info, warning, error"),

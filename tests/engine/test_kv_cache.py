@@ -34,7 +34,7 @@ def _free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def size(token_bytes: int = 1024, max_model_len: int = 1024, **changes: Any) -> KVCacheSize:
-    return choose_size(options(**changes), token_bytes, max_model_len, CPU)
+    return choose_size(options(**changes), token_bytes, max_model_len, gpu_budget=None)
 
 
 def test_bytes_of_a_token(model: ModelConfig) -> None:
@@ -108,3 +108,11 @@ def test_free_memory_heeds_the_control_group(
     assert kv_cache.free_memory() == 2000
     (tmp_path / "memory.max").write_text("max\n")
     assert kv_cache.free_memory() > MIB
+
+
+def test_on_a_gpu_the_budget_is_filled() -> None:
+    budget = (400 * MIB, "50% of 1,000 MiB")
+    chosen = choose_size(options(max_num_seqs=500), 1024, 1024, budget)
+    assert chosen == KVCacheSize(400 * 64, 16 * 1024, "400 MiB, where there are 50% of 1,000 MiB")
+    few = choose_size(options(max_num_seqs=1), 1024, 1024, budget)
+    assert few.num_blocks == 65, "never more than all sequences need"

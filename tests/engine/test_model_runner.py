@@ -272,6 +272,18 @@ def test_options_that_cannot_work_are_named(
         load(folder, **changes)
 
 
+def test_heads_that_the_kernels_cannot_do_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    make_reference("llama", head_dim=320).save_pretrained(tmp_path)
+    message = (
+        "head_dim 320 is not supported by the triton backend; supported: even numbers up to 256"
+    )
+    with pytest.raises(ModelLoadError, match=message):
+        load(tmp_path, attention_backend="triton")
+
+
 def test_a_model_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"no usable config\.json in"):
         load(tmp_path / "none")
