@@ -14,6 +14,7 @@ from engine import kv_cache
 from engine.attention_metadata import StepInputs, forward_context, gather_step
 from engine.config import EngineConfig, SchedulerConfig
 from engine.decode_graphs import CudaRecorder, DecodeGraphs, Recorder
+from engine.device_sampler import DeviceSampler
 from engine.errors import ConfigError, ModelLoadError
 from engine.gpu_memory import GRAPHS_AND_LIBRARIES, activation_bytes, kv_budget, needs_memory
 from engine.limits import make_scheduler_config, resolve_max_model_len
@@ -43,7 +44,7 @@ class ModelRunner:
         model: LlamaForCausalLM,
         pool: torch.Tensor,
         ops: KernelBackend,
-        sampler: Sampler,
+        sampler: Sampler | DeviceSampler,
         scheduler_config: SchedulerConfig,
         info: ModelInfo,
     ) -> None:
@@ -74,7 +75,10 @@ class ModelRunner:
         )
         limits = make_scheduler_config(config, opened, size, max_model_len)
         info = _info(config, opened.config, place, ops, weights, size, limits)
-        runner = cls(model, pool, ops, Sampler(config.seed), limits, info)
+        sampler = Sampler(config.seed)
+        if place.device.type == "cuda":
+            sampler = DeviceSampler(sampler)
+        runner = cls(model, pool, ops, sampler, limits, info)
         progress("warming up", 0.0)
         with needs_memory("a step of --max-num-batched-tokens", FREE_MORE):
             runner.warm_up()

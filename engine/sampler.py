@@ -53,12 +53,13 @@ class Sampler:
         if params.is_greedy:
             token_id = int(row.argmax())
         else:
-            token_id = draw(row, params, self._uniform(request))
+            token_id = draw(row, params, self.uniform(request))
         if params.logprobs is None:
             return SampledToken(token_id)
         return _with_logprobs(raw, token_id, params.logprobs)
 
-    def _uniform(self, request: SampleRequest) -> float:
+    def uniform(self, request: SampleRequest) -> float:
+        """The number in [0, 1) that decides a draw."""
         if request.seed is None:
             return self._generator.random()
         return seeded_uniform(request.seed, len(request.output_token_ids))
