@@ -54,9 +54,8 @@ def _check_attention(
     shape = (int(starts[-1]), num_kv_heads * group, head_dim)
     query = torch.randn(shape, device=device).to(dtype)
     seq_lens = torch.tensor([seq_len for _, seq_len in LENGTHS], dtype=torch.int32, device=device)
-    actual = ops.paged_attention(
-        query, *pool, tables, seq_lens, starts.int().to(device), 70, head_dim**-0.5
-    )
+    where = (tables, seq_lens, starts.int().to(device), 70, head_dim**-0.5)
+    actual = ops.paged_attention(query, pool[0], pool[1], *where)
     exact = torch.zeros(shape, dtype=torch.float64, device=device)
     for s, (query_len, seq_len) in enumerate(LENGTHS):
         rows = slice(int(starts[s]), int(starts[s]) + query_len)
@@ -91,7 +90,7 @@ def _check_rotation(ops: KernelBackend, dtype: torch.dtype, device: torch.device
     pool = torch.zeros((2, 4, 2, 16, 64), dtype=dtype, device=device)
     turned = qkv.clone()
     query, key, value = turned.split([6, 2, 2], dim=1)
-    ops.rotate_and_store(query, key, value, positions, cos_sin, *pool, slots)
+    ops.rotate_and_store(query, key, value, positions, cos_sin, pool[0], pool[1], slots)
     cos, sin = cos_sin[positions].double()[:, None].chunk(2, dim=-1)
     low, high = qkv[:, :8].double().chunk(2, dim=-1)
     exact = torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1)

@@ -37,7 +37,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
     },
 }
-TINY = {
+TINY: dict[str, dict[str, Any]] = {
     "a tiny model": SHAPES["SmolLM2 135M"] | {"vocab_size": 320, "num_hidden_layers": 1},
 }
 
@@ -45,10 +45,9 @@ TINY = {
 class RandomTensors:
     """What a file of random weights would give, made on the device."""
 
-    unused: frozenset[str] = frozenset()
-
     def __init__(self, config: ModelConfig, device: torch.device) -> None:
         self._config, self._device = config, device
+        self.unused: set[str] = set()
 
     def dense(self, name: str) -> torch.Tensor:
         shape = self._shape(name.removesuffix(".weight").rsplit(".", 1)[-1])

@@ -115,17 +115,18 @@ def prefill_ratio(machine: Machine) -> Iterator[Row]:
 
 
 def _prefill_seconds(machine: Machine, length: int) -> tuple[float, float]:
-    options, num_blocks = (
-        {"device": machine.device, "dtype": machine.dtype},
-        -(-length // BLOCK_SIZE),
-    )
+    options = {"device": machine.device, "dtype": machine.dtype}
+    num_blocks = -(-length // BLOCK_SIZE)
     query = torch.randn((length, NUM_HEADS, HEAD_DIM), **options)
     pool = torch.randn((2, num_blocks, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM), **options)
     table = torch.randperm(num_blocks, device=machine.device, dtype=torch.int32)[None]
     seq_lens = torch.tensor([length], dtype=torch.int32, device=machine.device)
     starts = torch.tensor([0, length], dtype=torch.int32, device=machine.device)
     where, ops = (table, seq_lens, starts, length, HEAD_DIM**-0.5), machine.ops
-    ours = seconds_of(lambda: ops.paged_attention(query, *pool, *where), machine.device)
+    key_cache, value_cache = pool
+    ours = seconds_of(
+        lambda: ops.paged_attention(query, key_cache, value_cache, *where), machine.device
+    )
     # The same numbers without pages, every query head with keys of its own as torch likes it best.
     keys, values = (
         cache[table[0].long()]
