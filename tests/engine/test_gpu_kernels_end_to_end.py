@@ -68,6 +68,7 @@ def run_engine(folder: Path, backend: str) -> tuple[Tokens, EngineCore]:
     return tokens, core
 
 
+@pytest.mark.timeout(600)
 def test_a_busy_day_gives_the_tokens_of_the_reference(folder: Path) -> None:
     expected, _ = run_engine(folder, "reference")
     actual, core = run_engine(folder, "triton")
