@@ -99,7 +99,12 @@ class GenerationBody(_Body):
     def sampling(self) -> SamplingParams:
         """The sampling fields, checked. Raises RequestError; warns of unknown fields."""
         given = self._given(SAMPLING_FIELDS, UNSUPPORTED_FIELDS)
-        return SamplingParams.from_mapping({k: v for k, v in given.items() if k in SAMPLING_FIELDS})
+        sampling = {name: value for name, value in given.items() if name in SAMPLING_FIELDS}
+        params = SamplingParams.from_mapping(sampling)
+        if params.beams is not None and self.stream:
+            message = "stream: only false is allowed with use_beam_search; a search has no text before its end"
+            raise RequestError(message, param="stream")
+        return params
 
 
 class ChatBody(GenerationBody):

@@ -16,9 +16,8 @@ from chat.events import (
 from chat.hub import GenerationHub
 from chat.portable import export_document, export_markdown, read_document
 from chat.tasks import Tasks
-from chat.turns import check_text, check_title
+from chat.turns import check_sampling, check_text, check_title
 from engine.errors import RequestError
-from engine.sampling_params import SamplingParams
 from storage.conversations import ConversationStore
 from storage.errors import MissingRowError
 from storage.records import ConversationRecord, MessageRecord
@@ -210,7 +209,7 @@ def _system_prompt(value: object) -> str | None:
 def _sampling(value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise RequestError("sampling must be an object", param="sampling")
-    SamplingParams.from_mapping(value, path="sampling")
+    check_sampling(value, "sampling")
     return {key: item for key, item in value.items() if item is not None}
 
 

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from chat.events import ConversationTree, ConversationView
-from chat.turns import check_text, check_title
+from chat.turns import check_sampling, check_text, check_title
 from chat.wire import to_wire
 from engine.errors import RequestError
-from engine.sampling_params import SamplingParams
 from storage.records import ImportedConversation, ImportedMessage
 
 FORMAT, VERSION = "pageturn.conversation", 1
@@ -55,7 +54,7 @@ def read_document(document: object) -> ImportedConversation:
         for position, item in enumerate(root.items("messages"))
     )
     sampling = conversation.mapping("sampling") or {}
-    SamplingParams.from_mapping(sampling, path="conversation.sampling")
+    check_sampling(sampling, "conversation.sampling")
     return ImportedConversation(
         title=check_title(conversation.get("title"), "conversation.title"),
         system_prompt=conversation.optional_text("system_prompt"),

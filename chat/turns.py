@@ -55,9 +55,18 @@ def merge_sampling(*layers: Mapping[str, Any] | None) -> dict[str, Any]:
     return merged
 
 
+def check_sampling(sampling: Mapping[str, Any], path: str) -> SamplingParams:
+    """Parameters that a conversation can be sampled with, read from the field `path`. Raises RequestError."""
+    if sampling.get("use_beam_search"):
+        param = f"{path}.use_beam_search"
+        message = f"{param}: only false is allowed in a chat; a search has no text before its end"
+        raise RequestError(message, param=param)
+    return SamplingParams.from_mapping(sampling, path=path)
+
+
 def read_sampling(sampling: Mapping[str, Any], n: int | None) -> SamplingParams:
     """Checked parameters; `n` of the frame wins over one in `sampling`. Raises RequestError."""
-    params = SamplingParams.from_mapping(sampling, path="sampling")
+    params = check_sampling(sampling, "sampling")
     if n is None:
         return params
     if n < 1:

@@ -34,6 +34,8 @@ def check_request(
     num_slots = config.num_blocks * config.block_size
     _check_room(num_tokens, num_needed, config.max_model_len, "the model's context has")
     _check_room(num_tokens, num_needed, num_slots, "the KV block pool has")
+    if params.beams is not None:
+        _check_beams(config, num_tokens, params.beams.width)
 
 
 def max_output_tokens(
@@ -66,6 +68,21 @@ def _hand_out(grants: list[int], wants: Sequence[int], order: Sequence[int], bud
         grants[index] += granted
         budget -= granted
     return budget
+
+
+def _check_beams(config: SchedulerConfig, num_prompt_tokens: int, width: int) -> None:
+    if width > config.max_num_seqs:
+        raise RequestError(
+            f"best_of is {width}; {config.max_num_seqs} beams (--max-num-seqs) are the most",
+            param="best_of",
+        )
+    num_needed = num_prompt_tokens // config.block_size + width
+    if num_needed > config.num_blocks:
+        raise RequestError(
+            f"best_of is {width}; {width} beams behind {num_prompt_tokens} tokens need {num_needed} KV blocks, "
+            f"the pool has {config.num_blocks}",
+            param="best_of",
+        )
 
 
 def _check_room(num_tokens: int, num_needed: int, num_there: int, where: str) -> None:

@@ -1,7 +1,7 @@
 """Draws where the logits are, so that of a step's logits only token ids reach the host.
 
 Means what `engine.sampler` means, in the same order: temperature, min_p and top_k as lower bounds, top_p on what they left, one
-draw; equal logits rank by token id. Rows that ask for more (penalties, biases, forbidden ids, log-probabilities), and rows
+draw; equal logits rank by token id. Rows that ask for more (penalties, biases, forbidden ids, log-probabilities, beams), and rows
 whose logits are not finite, go to the host's sampler. Nothing waits for the device but the ids at the end.
 """
 
@@ -84,6 +84,7 @@ def is_plain(request: SampleRequest) -> bool:
         or params.presence_penalty
         or params.repetition_penalty != 1.0
         or params.logprobs is not None
+        or request.num_candidates
     )
 
 

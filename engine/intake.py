@@ -1,7 +1,7 @@
 """Who of those that wait may start in this step, and why the others may not.
 
 A context fits when a sequence slot is free for each of its candidates, and its blocks (room for one more token, and one
-tail more per further candidate, included) are available beyond what those that run will need soon: the rest of their
+tail more per further candidate or beam, included) are available beyond what those that run will need soon: the rest of their
 contexts, or one block for each that decodes. Without that block they would push out what has just come in.
 
 The queue is looked at from the front. One that does not fit is passed by: those behind it that fit may start, but no more
@@ -117,7 +117,7 @@ class Intake:
         room.num_starts -= 1
         part = self._kv.lookup_part(seq, hits)
         num_hits = len(hits) * self._config.block_size + (part.num_tokens if part else 0)
-        self._fitting[seq] = seq.num_tokens - num_hits
+        self._fitting[seq] = seq.num_joint_tokens - num_hits
         return self._fitting[seq]
 
     def _is_behind_a_sibling(self, seq: Sequence) -> bool:
@@ -131,7 +131,7 @@ class Intake:
     def _num_known(self, seq: Sequence) -> float:
         """How many tokens of `seq` are in the pool, if it runs or may start; else more than any prompt has."""
         if seq in self._fitting:
-            return seq.num_tokens - self._fitting[seq]
+            return seq.num_joint_tokens - self._fitting[seq]
         return seq.num_computed_tokens if seq.status is SequenceStatus.RUNNING else float("inf")
 
 

@@ -57,7 +57,7 @@ class KVCacheManager:
         """The cached blocks that `seq` begins with, up to the first miss; at least one token stays to compute."""
         if not self._may_reuse(seq):
             return []
-        num_blocks = (seq.num_tokens - 1) // self._block_size
+        num_blocks = (seq.num_joint_tokens - 1) // self._block_size
         self._extend_keys(seq, num_blocks)
         hits: list[int] = []
         for key in seq.block_keys[:num_blocks]:
@@ -72,7 +72,7 @@ class KVCacheManager:
         if not self._may_reuse(seq):
             return None
         start = len(hits) * self._block_size
-        end = min(start + self._block_size, seq.num_tokens - 1)
+        end = min(start + self._block_size, seq.num_joint_tokens - 1)
         parent_key = self._parent_key(seq, len(hits))
         return self.pool.lookup_part(parent_key, seq.token_ids[start:end])
 
@@ -88,9 +88,12 @@ class KVCacheManager:
         return sum(1 for _ in takewhile(self.is_live, hits))
 
     def num_missing_blocks(self, seq: Sequence) -> int:
-        """Blocks `seq` lacks for its context, one more token, and a tail for every candidate to fork from it."""
-        num_blocks = seq.num_tokens // self._block_size + 1 + len(seq.followers)
-        return max(0, min(num_blocks, len(self.pool.blocks)) - len(seq.block_table))
+        """Blocks `seq` lacks for its context, one more token, a copy of a shared tail, and what its followers do not share."""
+        size = self._block_size
+        context = seq.num_tokens // size + 1
+        num_blocks = context + sum(context - f.fork_position // size for f in seq.followers)
+        num_missing = min(num_blocks, len(self.pool.blocks)) - len(seq.block_table)
+        return max(0, num_missing) + self._is_tail_shared(seq)
 
     def num_fresh_blocks(self, sequences: Iterable[Sequence]) -> int:
         """How many blocks it takes to compute one more token of each: new ones, and copies of shared tails."""
@@ -117,6 +120,11 @@ class KVCacheManager:
                 break
             num_kept += self._block_size
         return seq.num_computed_tokens - num_kept
+
+    def num_stored_tokens(self, sequences: Iterable[Sequence]) -> int:
+        """How many tokens the blocks of these sequences hold; what they share counts once."""
+        blocks = {block_id for seq in sequences for block_id in seq.block_table}
+        return sum(self.pool.blocks[block_id].num_tokens for block_id in blocks)
 
     def attach(self, seq: Sequence, block_ids: list[int]) -> None:
         """Begin the empty block table of `seq` with blocks that `lookup` found."""
@@ -171,11 +179,11 @@ class KVCacheManager:
                 self._cache(seq, index)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
-        """Give `child`, whose tokens begin like the parent's, all of the parent's computed tokens."""
+        """Give `child`, whose tokens are the parent's as far as those are computed, all of the computed tokens."""
         for block_id in parent.block_table:
             self.pool.share(block_id)
         child.block_table = parent.block_table.copy()
-        child.block_keys = parent.block_keys.copy()
+        child.block_keys = parent.block_keys[: parent.num_computed_tokens // self._block_size]
         child.num_computed_tokens = parent.num_computed_tokens
         child.num_cached_tokens = parent.num_cached_tokens
 

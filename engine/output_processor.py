@@ -178,5 +178,12 @@ def _candidate_finished(
     index: int, end: SequenceEnd, stop_reason: str | int | None
 ) -> CandidateFinished:
     return CandidateFinished(
-        index, end.reason, stop_reason, end.usage, end.timings, end.kv, end.error
+        index,
+        end.reason,
+        stop_reason,
+        end.usage,
+        end.timings,
+        end.kv,
+        end.error,
+        end.cumulative_logprob,
     )

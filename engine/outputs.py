@@ -37,7 +37,8 @@ class SampleRequest:
 
     `seed` is None for a sequence without one: draws then come from fresh entropy. The n-th output token of a
     seeded sequence depends on (seed, n) and the logits only: `len(output_token_ids)` is n. The token lists are
-    views of the sequence, valid during the step. `forbidden_token_ids` cannot be drawn (min_tokens).
+    views of the sequence, valid during the step. `forbidden_token_ids` cannot be drawn (min_tokens). A beam search
+    wants its `num_candidates` best tokens, as `top_logprobs` of what is drawn; 0 outside of one.
     """
 
     seq_id: int
@@ -46,6 +47,7 @@ class SampleRequest:
     prompt_token_ids: Sequence[int]
     output_token_ids: Sequence[int]
     forbidden_token_ids: tuple[int, ...] = ()
+    num_candidates: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,8 @@ class ScheduledSequence:
 
     `token_ids` [num_scheduled_tokens] stand at positions `start_position`, `start_position` + 1, ...;
     `block_table` covers all positions up to the last of them. `samples` is empty for a chunk that does not reach
-    the end of the known tokens, holds one entry for an ordinary sequence, n for a prompt that forks after this step.
-    With `wants_states` the sum of these tokens' final states is wanted, and `samples` is empty.
+    the end of the known tokens, holds one entry for an ordinary sequence, n for a prompt that forks after this step (one
+    again if it forks into beams). With `wants_states` the sum of these tokens' final states is wanted, and `samples` is empty.
     """
 
     seq_id: int
@@ -135,7 +137,7 @@ class KVUsage:
     """Blocks a candidate held when it ended, and how many its end released, how fast.
 
     Shared are those that another sequence holds as well, and the prompt's blocks that candidates forked with, also for the
-    candidate that ends last.
+    candidate that ends last. The blocks of a beam search count for its first candidate that ends with it.
     """
 
     blocks_private: int
@@ -182,7 +184,10 @@ class Embedding:
 
 @dataclass(frozen=True, slots=True)
 class CandidateFinished:
-    """A candidate's end; comes once per index. `stop_reason` is the stop string or stop token id that matched."""
+    """A candidate's end; comes once per index. `stop_reason` is the stop string or stop token id that matched.
+
+    `cumulative_logprob` is the sum over its sampled tokens, for an answer that a beam search found.
+    """
 
     index: int
     finish_reason: FinishReason
@@ -191,6 +196,7 @@ class CandidateFinished:
     timings: Timings
     kv: KVUsage
     error: str | None = None
+    cumulative_logprob: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +209,7 @@ class RequestFinished:
 
 @dataclass(frozen=True, slots=True)
 class SequenceEnd:
-    """The end of a sequence. `stop_token_id` is the one of `stop_token_ids` that was drawn, None for EOS."""
+    """The end of a candidate. `stop_token_id` is the one of `stop_token_ids` that was drawn, None for EOS."""
 
     reason: FinishReason
     usage: Usage
@@ -211,13 +217,14 @@ class SequenceEnd:
     kv: KVUsage
     stop_token_id: int | None = None
     error: str | None = None
+    cumulative_logprob: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What a step, an abort or a stop string did to one sequence; `end` comes once per sequence and last.
+    """What a step, an abort or a stop string did to one candidate; `end` comes once per candidate and last.
 
-    `sampled` with an `end` of reason STOP is the EOS or stop token itself, which is not shown.
+    A beam search gives its candidates' tokens when it ends, each in an output of its own. `sampled` with an `end` of reason STOP is the EOS or stop token itself, which is not shown.
     """
 
     request_id: int

@@ -9,7 +9,8 @@ The rules, in order, each step:
 2. Running sequences with more to compute, and waiting ones that fit (`Intake`), share what is left of the token budget
    (`share_budget`): half goes to those with the least to compute, the rest by rank. So a short prompt never waits for
    all of a long one, and the first never starves.
-3. A running sequence whose chunk finds no block sits the step out; if nothing at all could run, a victim is preempted.
+3. The beams of a search compute their last token in one step. They are preempted together.
+4. A running sequence whose chunk finds no block sits the step out; if nothing at all could run, a victim is preempted.
 """
 
 import logging
@@ -17,6 +18,7 @@ import time
 from dataclasses import dataclass, field
 
 from engine.admission import share_budget
+from engine.beam_groups import BeamGroups
 from engine.config import SchedulerConfig
 from engine.intake import Intake
 from engine.kv_cache_manager import KVCacheManager
@@ -53,9 +55,15 @@ class Planner:
     """Makes plans for those in `roster`, with the blocks of `kv`; counts what it does in `tally`."""
 
     def __init__(
-        self, config: SchedulerConfig, kv: KVCacheManager, roster: Roster, tally: Tally
+        self,
+        config: SchedulerConfig,
+        kv: KVCacheManager,
+        roster: Roster,
+        tally: Tally,
+        beams: BeamGroups,
     ) -> None:
         self._config, self._kv, self._roster, self._tally = config, kv, roster, tally
+        self._beams = beams
         self.intake = Intake(config, kv, roster)
 
     def plan(self) -> SchedulerOutput:
@@ -70,20 +78,30 @@ class Planner:
         return SchedulerOutput(tuple(step.scheduled), tuple(step.block_copies), num_tokens)
 
     def preempt(self, seq: Sequence) -> None:
-        """Take everything from a running sequence and put it back into the queue."""
-        self._roster.preempt(seq)
-        self._kv.free(seq)
+        """Take everything from a running sequence, or from its whole group of beams, and put it back into the queue."""
+        if seq.request.group is not None:
+            self._beams.preempt(seq.request)
+        else:
+            self._roster.preempt(seq)
+            self._kv.free(seq)
         self._tally.preemptions += 1
         logger.debug("preempted sequence %s", seq.seq_id)
 
     def _choose_victim(self) -> Sequence:
         """Of the lowest priority that runs, who loses least, the youngest of equals; the first only if it is alone."""
         first, *others = self._roster.running
+        if first.request.group is not None:
+            others = [seq for seq in others if seq.request is not first.request]
         if not others:
             return first
         lowest = others[-1].request.params.priority
         victims = [seq for seq in reversed(others) if seq.request.params.priority == lowest]
-        return min(victims, key=self._kv.num_lost_tokens)
+        return min(victims, key=self._num_lost_tokens)
+
+    def _num_lost_tokens(self, seq: Sequence) -> int:
+        if seq.request.group is not None:
+            return self._beams.num_stored_tokens(seq.request)
+        return self._kv.num_lost_tokens(seq)
 
     def _schedule_decodes(self, step: _Step) -> None:
         for seq in self._make_room(step.budget):
@@ -94,8 +112,8 @@ class Planner:
     def _make_room(self, budget: int) -> list[Sequence]:
         """The sequences with one token to compute, as many as the budget takes, once the pool has what they need."""
         while True:
-            decodes = [seq for seq in self._roster.running if seq.num_uncomputed_tokens == 1]
-            del decodes[budget:]
+            decodes = [seq for seq in self._roster.running if seq.num_ready_tokens == 1]
+            _cut(decodes, budget)
             num_available = self._kv.pool.num_available
             if len(decodes) <= num_available or self._kv.num_fresh_blocks(decodes) <= num_available:
                 return decodes
@@ -104,7 +122,7 @@ class Planner:
     def _schedule_prefills(self, step: _Step) -> None:
         prefills = [seq for seq in self._roster.running if seq.num_uncomputed_tokens > 1]
         wants = self.intake.find(step.budget, prefills) | {
-            seq: seq.num_uncomputed_tokens for seq in prefills
+            seq: seq.num_ready_tokens for seq in prefills if seq.num_ready_tokens > 1
         }
         prefills = sorted(wants, key=rank)
         grants = share_budget([wants[seq] for seq in prefills], step.budget)
@@ -116,7 +134,7 @@ class Planner:
         is_new = seq.status is not SequenceStatus.RUNNING
         if is_new:
             step.block_copies += self._admit(seq)
-        num_tokens = min(grant, seq.num_uncomputed_tokens)
+        num_tokens = min(grant, seq.num_ready_tokens)
         block_copies = self._kv.allocate_slots(seq, num_tokens)
         assert block_copies is not None or not is_new, f"sequence {seq.seq_id} did not fit"
         if block_copies is not None:
@@ -146,8 +164,22 @@ class Planner:
         return [self._kv.attach_part(seq, part)]
 
 
+def _cut(decodes: list[Sequence], budget: int) -> None:
+    """Leave those of best rank that the budget takes; beams of one search, which stand together, all or none."""
+    if len(decodes) > budget:
+        first_left_out = decodes[budget].request
+        del decodes[budget:]
+        while first_left_out.group and decodes and decodes[-1].request is first_left_out:
+            decodes.pop()
+
+
 def _samples(leader: Sequence) -> tuple[SampleRequest, ...]:
-    """One draw for the sequence and one for each candidate that forks after this step; none if none is wanted."""
+    """One draw for the sequence and one for each candidate that forks after this step; none if none is wanted.
+
+    A beam search chooses all that its beams go on with from the one draw.
+    """
     if leader.max_output_tokens == 0:
         return ()
+    if leader.request.group is not None:
+        return (leader.sample_request(),)
     return (leader.sample_request(), *(seq.sample_request() for seq in leader.followers))

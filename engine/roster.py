@@ -57,6 +57,25 @@ class Roster:
             self._run(seq)
         return followers
 
+    def gather(self, sequences: list[Sequence]) -> None:
+        """Put all beams of a request, wherever they stand, into one place in the queue: the others follow the first."""
+        for seq in sequences:
+            if seq.status is SequenceStatus.RUNNING:
+                self.running.remove(seq)
+            elif seq.status is not SequenceStatus.FOLLOWING:
+                self.waiting.remove(seq)
+            seq.status, seq.followers = SequenceStatus.FOLLOWING, []
+        leader, *followers = sequences
+        leader.status, leader.followers = SequenceStatus.PREEMPTED, followers
+        insort(self.waiting, leader, key=_turn)
+
+    def part(self, leader: Sequence, followers: list[Sequence]) -> None:
+        """Let the first of some followers of a running leader run beside it, and lead the others of them."""
+        for seq in followers:
+            leader.followers.remove(seq)
+        first, *first.followers = followers
+        self._run(first)
+
     def leave(self, seq: Sequence) -> Sequence | None:
         """End the stay of `seq`. A leader's first follower takes its place and the other followers: the heir."""
         heir = self._vacate(seq)

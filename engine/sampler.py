@@ -54,9 +54,9 @@ class Sampler:
             token_id = int(row.argmax())
         else:
             token_id = draw(row, params, self.uniform(request))
-        if params.logprobs is None:
+        if params.logprobs is None and not request.num_candidates:
             return SampledToken(token_id)
-        return _with_logprobs(raw, token_id, params.logprobs)
+        return _with_logprobs(raw, token_id, max(params.logprobs or 0, request.num_candidates))
 
     def uniform(self, request: SampleRequest) -> float:
         """The number in [0, 1) that decides a draw."""

@@ -9,12 +9,12 @@ every step is limited: 16 stop strings of 4,096 characters, 1,024 entries of log
 256 characters.
 """
 
-import math
-import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from engine.beam_params import BEAM_FIELDS, BeamParams, check_width, read_beams
 from engine.errors import RequestError
+from engine.wire_fields import WireFields, is_one_of
 
 MAX_LOGPROBS = 20
 DEFAULT_MAX_TOKENS = 1024
@@ -28,9 +28,7 @@ MIN_SEED, MAX_SEED = -(2**63), 2**64 - 1
 UNSUPPORTED_FIELDS: Mapping[str, tuple[object, ...]] = {
     "allowed_token_ids": ([],),
     "bad_words": ([],),
-    "best_of": (1,),
     "detokenize": (True,),
-    "early_stopping": (False,),
     "guided_choice": (),
     "guided_decoding_backend": (),
     "guided_grammar": (),
@@ -38,14 +36,12 @@ UNSUPPORTED_FIELDS: Mapping[str, tuple[object, ...]] = {
     "guided_regex": (),
     "guided_whitespace_pattern": (),
     "include_stop_str_in_output": (False,),
-    "length_penalty": (1,),
     "logits_processors": ([],),
     "prompt_logprobs": (False,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "structured_outputs": (),
     "truncate_prompt_tokens": (),
-    "use_beam_search": (False,),
 }
 
 
@@ -56,7 +52,8 @@ class SamplingParams:
     `max_tokens` None means what is left of the context, DEFAULT_MAX_TOKENS at most. `top_k` 0 and -1 are off. A
     temperature below GREEDY_TEMPERATURE is greedy; `top_p` 0 keeps the most likely token only. `logprobs` None is off;
     k returns the sampled token and the k best (0 to 20). A seed counts modulo 2^64. A request of lower `priority` is
-    served first; other than 0 only where the engine's scheduling policy is "priority".
+    served first; other than 0 only where the engine's scheduling policy is "priority". With `beams` nothing is drawn: the n
+    best of a search are returned.
     """
 
     n: int = 1
@@ -77,11 +74,17 @@ class SamplingParams:
     logprobs: int | None = None
     cache_salt: str | None = None
     priority: int = 0
+    beams: BeamParams | None = None
 
     @property
     def is_greedy(self) -> bool:
-        """Whether every draw takes the most likely token."""
-        return self.temperature < GREEDY_TEMPERATURE
+        """Whether nothing is left to chance."""
+        return self.beams is not None or self.temperature < GREEDY_TEMPERATURE
+
+    @property
+    def num_sequences(self) -> int:
+        """How many sequences it takes: one per candidate, or one per beam."""
+        return self.n if self.beams is None else self.beams.width
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object], *, path: str = "") -> "SamplingParams":
@@ -102,6 +105,8 @@ def validate_for_model(params: SamplingParams, vocab_size: int, max_num_seqs: in
     if params.n > max_num_seqs:
         message = f"n is {params.n}; at most {max_num_seqs} candidates (--max-num-seqs) can run"
         raise RequestError(message, param="n")
+    if params.beams is not None:
+        check_width(params.beams.width, vocab_size, max_num_seqs)
 
 
 def _check_token_id(token_id: int, vocab_size: int, param: str) -> None:
@@ -110,14 +115,11 @@ def _check_token_id(token_id: int, vocab_size: int, param: str) -> None:
         raise RequestError(message, param=param)
 
 
-class _Reader:
+class _Reader(WireFields):
     """Takes the fields of one mapping, each checked against its range."""
 
     def __init__(self, mapping: Mapping[str, object], path: str) -> None:
-        self.prefix = f"{path}." if path else ""
-        if not isinstance(mapping, Mapping):
-            raise RequestError(f"{path or 'the body'} must be an object", param=path or None)
-        self.given = {name: value for name, value in mapping.items() if value is not None}
+        super().__init__(mapping, path)
         for name in mapping:
             if name not in SAMPLING_FIELDS:
                 message = f"{self.prefix}{name} is not a sampling field"
@@ -126,161 +128,105 @@ class _Reader:
     def read(self) -> SamplingParams:
         self._refuse_unsupported()
         max_tokens = self._max_tokens()
+        n = self.integer("n", 1, 1)
         return SamplingParams(
-            n=self._integer("n", 1, 1),
-            temperature=self._number("temperature", 1.0, 0.0, 2.0),
-            top_p=self._number("top_p", 1.0, 0.0, 1.0),
-            top_k=self._integer("top_k", 0, -1),
-            min_p=self._number("min_p", 0.0, 0.0, 1.0),
-            repetition_penalty=self._number("repetition_penalty", 1.0, 0.01, 10.0),
-            presence_penalty=self._number("presence_penalty", 0.0, -2.0, 2.0),
-            frequency_penalty=self._number("frequency_penalty", 0.0, -2.0, 2.0),
+            n=n,
+            temperature=self.number("temperature", 1.0, 0.0, 2.0),
+            top_p=self.number("top_p", 1.0, 0.0, 1.0),
+            top_k=self.integer("top_k", 0, -1),
+            min_p=self.number("min_p", 0.0, 0.0, 1.0),
+            repetition_penalty=self.number("repetition_penalty", 1.0, 0.01, 10.0),
+            presence_penalty=self.number("presence_penalty", 0.0, -2.0, 2.0),
+            frequency_penalty=self.number("frequency_penalty", 0.0, -2.0, 2.0),
             max_tokens=max_tokens,
             min_tokens=self._min_tokens(max_tokens),
-            seed=self._optional_integer("seed", MIN_SEED, MAX_SEED),
+            seed=self.optional_integer("seed", MIN_SEED, MAX_SEED),
             stop=self._stop(),
             stop_token_ids=self._stop_token_ids(),
-            ignore_eos=self._boolean("ignore_eos", False),
+            ignore_eos=self.boolean("ignore_eos", False),
             logit_bias=self._logit_bias(),
             logprobs=self._logprobs(),
             cache_salt=self._cache_salt(),
-            priority=self._optional_integer("priority", MIN_PRIORITY, MAX_PRIORITY) or 0,
+            priority=self.optional_integer("priority", MIN_PRIORITY, MAX_PRIORITY) or 0,
+            beams=read_beams(self, n),
         )
 
     def _refuse_unsupported(self) -> None:
         for name, neutral in UNSUPPORTED_FIELDS.items():
-            if name in self.given and not _is_one_of(self.given[name], neutral):
-                raise self._error(name, f"{name} is not supported", self.given[name])
+            if name in self.given and not is_one_of(self.given[name], neutral):
+                raise self.error(name, f"{name} is not supported", self.given[name])
 
     def _max_tokens(self) -> int | None:
-        old = self._optional_integer("max_tokens", 0, None)
-        new = self._optional_integer("max_completion_tokens", 0, None)
+        old = self.optional_integer("max_tokens", 0, None)
+        new = self.optional_integer("max_completion_tokens", 0, None)
         if old is not None and new is not None and old != new:
-            raise self._error("max_completion_tokens", f"max_tokens says {old} already", new)
+            raise self.error("max_completion_tokens", f"max_tokens says {old} already", new)
         return new if old is None else old
 
     def _min_tokens(self, max_tokens: int | None) -> int:
-        value = self._integer("min_tokens", 0, 0)
+        value = self.integer("min_tokens", 0, 0)
         if max_tokens is not None and value > max_tokens:
-            raise self._error("min_tokens", f"at most max_tokens ({max_tokens})", value)
+            raise self.error("min_tokens", f"at most max_tokens ({max_tokens})", value)
         return value
 
     def _stop(self) -> tuple[str, ...]:
         value = self.given.get("stop", [])
         if isinstance(value, str):
-            return (self._short_text("stop", value, MAX_STOP_LENGTH),)
-        items = self._list("stop", value, "a string or a list of strings")
+            return (self.short_text("stop", value, MAX_STOP_LENGTH),)
+        items = self.list("stop", value, "a string or a list of strings")
         if len(items) > MAX_STOP_STRINGS:
-            raise self._error("stop", f"at most {MAX_STOP_STRINGS} stop strings", len(items))
+            raise self.error("stop", f"at most {MAX_STOP_STRINGS} stop strings", len(items))
         return tuple(
-            self._short_text(f"stop[{i}]", item, MAX_STOP_LENGTH) for i, item in enumerate(items)
+            self.short_text(f"stop[{i}]", item, MAX_STOP_LENGTH) for i, item in enumerate(items)
         )
 
     def _stop_token_ids(self) -> tuple[int, ...]:
-        items = self._list("stop_token_ids", self.given.get("stop_token_ids", []), "a list of ids")
+        items = self.list("stop_token_ids", self.given.get("stop_token_ids", []), "a list of ids")
         self._check_count("stop_token_ids", len(items))
         paths = (f"stop_token_ids[{i}]" for i in range(len(items)))
-        return tuple(self._whole(path, v, 0, None) for path, v in zip(paths, items, strict=True))
+        return tuple(self.whole(path, v, 0, None) for path, v in zip(paths, items, strict=True))
 
     def _logit_bias(self) -> dict[int, float]:
         value = self.given.get("logit_bias", {})
         if not isinstance(value, Mapping):
-            raise self._error("logit_bias", "an object of token ids and numbers", value)
+            raise self.error("logit_bias", "an object of token ids and numbers", value)
         self._check_count("logit_bias", len(value))
         return {
-            self._token_id_key(key): self._real(f"logit_bias.{key}", bias, -100.0, 100.0)
+            self._token_id_key(key): self.real(f"logit_bias.{key}", bias, -100.0, 100.0)
             for key, bias in value.items()
         }
 
     def _check_count(self, name: str, count: int) -> None:
         if count > MAX_LISTED_TOKENS:
-            raise self._error(name, f"at most {MAX_LISTED_TOKENS} entries", count)
+            raise self.error(name, f"at most {MAX_LISTED_TOKENS} entries", count)
 
     def _token_id_key(self, key: object) -> int:
         text = str(key)
         if not (text.isascii() and text.isdigit() and str(int(text[:20])) == text):
-            raise self._error(f"logit_bias.{text[:40]}", "keys are token ids", key)
+            raise self.error(f"logit_bias.{text[:40]}", "keys are token ids", key)
         return int(text)
 
     def _logprobs(self) -> int | None:
         """A number alone (completions), or a switch with `top_logprobs` (chat)."""
         value = self.given.get("logprobs", False)
-        top = self._optional_integer("top_logprobs", 0, MAX_LOGPROBS)
+        top = self.optional_integer("top_logprobs", 0, MAX_LOGPROBS)
         if not isinstance(value, bool):
-            count = self._whole("logprobs", value, 0, MAX_LOGPROBS)
+            count = self.whole("logprobs", value, 0, MAX_LOGPROBS)
             if top is not None and top != count:
-                raise self._error("top_logprobs", f"logprobs says {count} already", top)
+                raise self.error("top_logprobs", f"logprobs says {count} already", top)
             return count
         if top and not value:
-            raise self._error("top_logprobs", "logprobs must be true for it", top)
+            raise self.error("top_logprobs", "logprobs must be true for it", top)
         return (top or 0) if value else None
 
     def _cache_salt(self) -> str | None:
         value = self.given.get("cache_salt")
-        return None if value is None else self._short_text("cache_salt", value, MAX_SALT_LENGTH)
-
-    def _number(self, name: str, default: float, low: float, high: float) -> float:
-        return self._real(name, self.given.get(name, default), low, high)
-
-    def _integer(self, name: str, default: int, low: int) -> int:
-        return self._whole(name, self.given.get(name, default), low, None)
-
-    def _optional_integer(self, name: str, low: int, high: int | None) -> int | None:
-        return self._whole(name, self.given[name], low, high) if name in self.given else None
-
-    def _boolean(self, name: str, default: bool) -> bool:
-        value = self.given.get(name, default)
-        if not isinstance(value, bool):
-            raise self._error(name, "true or false", value)
-        return value
-
-    def _real(self, path: str, value: object, low: float, high: float) -> float:
-        allowed = f"a number from {low:g} to {high:g}"
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._error(path, allowed, value)
-        if not low <= value <= high or math.isnan(value):
-            raise self._error(path, allowed, value)
-        return float(value)
-
-    def _whole(self, path: str, value: object, low: int, high: int | None) -> int:
-        limit = "or more" if high is None else f"to {high}"
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self._error(path, f"a whole number, {low} {limit}", value)
-        if value < low or (high is not None and value > high):
-            raise self._error(path, f"a whole number, {low} {limit}", value)
-        return value
-
-    def _list(self, path: str, value: object, allowed: str) -> list[object]:
-        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-            raise self._error(path, allowed, value)
-        return list(value)
-
-    def _short_text(self, path: str, value: object, limit: int) -> str:
-        text = self._text(path, value)
-        if len(text) > limit:
-            raise self._error(path, f"at most {limit} characters", text)
-        return text
-
-    def _text(self, path: str, value: object) -> str:
-        if not isinstance(value, str) or not value:
-            raise self._error(path, "a string that is not empty", value)
-        if any("\ud800" <= char <= "\udfff" for char in value):
-            raise self._error(path, "text without lone surrogates", value)
-        return value
-
-    def _error(self, path: str, allowed: str, value: object) -> RequestError:
-        param = self.prefix + path
-        message = f"{param}: {reprlib.repr(value)} is not allowed; {allowed}"
-        return RequestError(message, param=param)
-
-
-def _is_one_of(value: object, neutral: tuple[object, ...]) -> bool:
-    """Equality that tells booleans from numbers."""
-    return any(isinstance(value, bool) == isinstance(n, bool) and value == n for n in neutral)
+        return None if value is None else self.short_text("cache_salt", value, MAX_SALT_LENGTH)
 
 
 SAMPLING_FIELDS: frozenset[str] = (
-    frozenset(SamplingParams.__dataclass_fields__)
+    frozenset(SamplingParams.__dataclass_fields__) - {"beams"}
+    | BEAM_FIELDS
     | {"max_completion_tokens", "top_logprobs"}
     | frozenset(UNSUPPORTED_FIELDS)
 )

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 
 from engine.admission import check_request, max_output_tokens
+from engine.beam_groups import BeamGroups
 from engine.config import SchedulerConfig
 from engine.counterfactuals import Counterfactuals
 from engine.kv_cache_manager import KVCacheManager
@@ -41,7 +42,8 @@ class Scheduler:
         self._roster = Roster()
         self._tally = Tally()
         self._counterfactuals = Counterfactuals(config)
-        self._planner = Planner(config, self.kv, self._roster, self._tally)
+        self._beams = BeamGroups(config, self.kv, self._roster, self._tally, self._counterfactuals)
+        self._planner = Planner(config, self.kv, self._roster, self._tally, self._beams)
         self._watchdog = Watchdog(config, self.kv, self._roster)
         self._seq_ids = itertools.count()
         self._plan: SchedulerOutput | None = None
@@ -56,19 +58,27 @@ class Scheduler:
             f"request {request.request_id} runs already"
         )
         check_request(self.config, request.prompt_token_ids, request.params)
-        request.sequences = [self._make_sequence(request, i) for i in range(request.params.n)]
+        params = request.params
+        request.sequences = [self._make_sequence(request, i) for i in range(params.num_sequences)]
+        self._beams.form(request)
         self._roster.enter(request)
         self._tally.requests += 1
 
     def abort(self, request_id: int, index: int | None = None) -> list[StepOutput]:
         """End one candidate, or all that still live, and free their blocks now. What has ended stays as it is."""
         request = self._roster.requests.get(request_id)
+        if request is not None and request.group is not None:
+            indices = range(request.params.n) if index is None else (index,)
+            return self._end_beams(request, indices, FinishReason.ABORT)
         sequences = request.sequences if request else []
         chosen = [seq for seq in sequences if index is None or seq.index == index]
         return self._end_all(chosen, FinishReason.ABORT)
 
     def finish(self, seq_id: int, reason: FinishReason) -> list[StepOutput]:
-        """End a sequence for a reason found outside, such as a stop string. Ignored if it has ended."""
+        """End a sequence for a reason found outside, such as a stop string. Ignored if it has ended.
+
+        A beam stands for its whole group, here and wherever sequences end without having come to their own end.
+        """
         seq = self._roster.sequences.get(seq_id)
         return [] if seq is None else self._end_all([seq], reason)
 
@@ -131,15 +141,26 @@ class Scheduler:
             sums = output.state_sums[seq.seq_id]
             seq.request.state_sum.add(seq.num_computed_tokens, num_tokens, sums)
         self.kv.commit(seq, num_tokens)
-        progress = None
-        if not seq.output_token_ids:
-            progress = PrefillProgress(seq.num_computed_tokens, seq.num_prompt_tokens)
+        outputs = [] if seq.output_token_ids else [_progress(seq)]
+        if seq.request.group is not None:
+            return outputs + self._advance_beams(seq, output, now)
         if seq.num_uncomputed_tokens:
-            return [_step_output(seq, progress=progress)] if progress else []
+            return outputs
         candidates = self._fork_followers(seq) if seq.followers else [seq]
-        outputs = [self._accept(s, output, now) for s in candidates]
-        if progress:
-            outputs.insert(0, _step_output(seq, progress=progress))
+        return outputs + [self._accept(s, output, now) for s in candidates]
+
+    def _advance_beams(
+        self, seq: Sequence, output: ModelRunnerOutput, now: float
+    ) -> list[StepOutput]:
+        """What the step did to a beam; the search goes on with the last of them, as they stand in order in a plan."""
+        has_progress = True
+        outputs: list[StepOutput] = []
+        if seq.num_uncomputed_tokens:
+            has_progress = self._beams.part(seq)
+        elif seq.followers or seq is seq.request.sequences[-1]:
+            outputs = self._beams.advance(seq.request, output, now)
+        if has_progress:
+            self._watchdog.note_draw()
         return outputs
 
     def _fork_followers(self, leader: Sequence) -> list[Sequence]:
@@ -183,8 +204,25 @@ class Scheduler:
     ) -> list[StepOutput]:
         """End those that live. Last first, so that a leader ends after its followers; reported first to last."""
         live = [seq for seq in sequences if seq.status is not SequenceStatus.FINISHED]
-        outputs = [_step_output(s, end=self._end(s, reason, error=error)) for s in reversed(live)]
-        return outputs[::-1]
+        ended = [self._end_one(seq, reason, error) for seq in reversed(live)]
+        return [output for outputs in reversed(ended) for output in outputs]
+
+    def _end_one(self, seq: Sequence, reason: FinishReason, error: str | None) -> list[StepOutput]:
+        if seq.request.group is not None:
+            return self._end_beams(seq.request, range(seq.request.params.n), reason, error)
+        return [_step_output(seq, end=self._end(seq, reason, error=error))]
+
+    def _end_beams(
+        self,
+        request: Request,
+        indices: Iterable[int],
+        reason: FinishReason,
+        error: str | None = None,
+    ) -> list[StepOutput]:
+        outputs = self._beams.end(request, indices, reason, error)
+        if outputs:
+            self._watchdog.note_end()
+        return outputs
 
     def _end(
         self,
@@ -272,10 +310,17 @@ def _step_output(
     seq: Sequence,
     *,
     sampled: SampledToken | None = None,
-    progress: PrefillProgress | None = None,
     end: SequenceEnd | None = None,
     embedding: Embedding | None = None,
 ) -> StepOutput:
     return StepOutput(
-        seq.request.request_id, seq.seq_id, seq.index, sampled, progress, end, embedding
+        seq.request.request_id, seq.seq_id, seq.index, sampled, end=end, embedding=embedding
     )
+
+
+def _progress(seq: Sequence) -> StepOutput:
+    """How far the prompt is, for a candidate that has not ended."""
+    group = seq.request.group
+    index = seq.index if group is None else min(group.open_candidates)
+    progress = PrefillProgress(seq.num_computed_tokens, seq.num_prompt_tokens)
+    return StepOutput(seq.request.request_id, seq.seq_id, index, progress=progress)

@@ -3,11 +3,15 @@
 A sequence's tokens are known before their KV is computed: `num_computed_tokens` chases `num_tokens`, and there is
 no other notion of a phase. Until the prompt is computed only the leader (the first live candidate) holds blocks; the
 others are its `followers` and fork from it then.
+
+A beam search has a sequence per beam. Its beams differ from token to token, but what they have in common is computed
+once, also again after a preemption: a follower forks at its `fork_position`.
 """
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from engine.beam_search import BeamSearch
 from engine.outputs import FinishReason, SampleRequest, Timings, Usage
 from engine.pooling import StateSum
 from engine.sampling_params import SamplingParams
@@ -24,11 +28,24 @@ class SequenceStatus(StrEnum):
 
 
 @dataclass(slots=True, eq=False)
+class BeamGroup:
+    """What the beams of a request have in common: the search, and the candidates that wait for its end.
+
+    The beams are gathered while each has only its last token to compute, or the prompt is computed for all of them.
+    """
+
+    search: BeamSearch
+    open_candidates: set[int]
+    is_gathered: bool = True
+
+
+@dataclass(slots=True, eq=False)
 class Request:
     """One call. `request_id` is the engine's own: unique, ascending with arrival. Times are `time.monotonic()`.
 
     The scheduler makes the `sequences` when it accepts the request, and counts in `num_overtakes` how many that stood
-    behind it have started before it. A request for an embedding has a `state_sum`; its one sequence draws no token.
+    behind it have started before it. A request for an embedding has a `state_sum`; its one sequence draws no token. A beam
+    search has a `group`.
     """
 
     request_id: int
@@ -39,6 +56,7 @@ class Request:
     sequences: list["Sequence"] = field(default_factory=list)
     first_scheduled_time: float | None = None
     num_overtakes: int = 0
+    group: "BeamGroup | None" = None
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +66,8 @@ class Sequence:
     `block_table` maps block i of the sequence to a block id and only ever grows while the sequence runs, except that
     copy-on-write replaces a shared tail. `block_keys` are the prefix keys of its full blocks, as far as known.
     `num_cached_tokens` is what the first pass found in the prefix cache. `num_forked_blocks` are the full blocks that
-    candidates had in common when they forked, for as long as this one keeps its table.
+    candidates had in common when they forked, for as long as this one keeps its table. `fork_position` is how many tokens
+    a follower has in common with the one before it, the leader before the first.
     """
 
     seq_id: int
@@ -61,6 +80,7 @@ class Sequence:
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
     num_forked_blocks: int = 0
+    fork_position: int = field(init=False)
     block_table: list[int] = field(default_factory=list)
     block_keys: list[bytes] = field(default_factory=list)
     status: SequenceStatus = SequenceStatus.FOLLOWING
@@ -72,6 +92,7 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.request.prompt_token_ids)
+        self.fork_position = len(self.token_ids)
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -89,6 +110,20 @@ class Sequence:
         return len(self.token_ids) - self.num_computed_tokens
 
     @property
+    def num_joint_tokens(self) -> int:
+        """How far it may compute: to its end, a beam until a follower parts from it or the others must catch up."""
+        group = self.request.group
+        if group is None:
+            return len(self.token_ids)
+        end = len(self.token_ids) - (not group.is_gathered)
+        return min([end, *(seq.fork_position for seq in self.followers)])
+
+    @property
+    def num_ready_tokens(self) -> int:
+        """How many tokens it may compute now."""
+        return self.num_joint_tokens - self.num_computed_tokens
+
+    @property
     def seed(self) -> int | None:
         """The request's seed plus the candidate's index, in 64 bits; None without a seed."""
         seed = self.request.params.seed
@@ -101,6 +136,12 @@ class Sequence:
         self.last_token_time = now
         if self.first_token_time is None:
             self.first_token_time = now
+
+    def become(self, beam: "Sequence") -> None:
+        """Take over the tokens of another beam. Lists stay the same objects: requests to sample are views of them."""
+        self.token_ids[:] = beam.token_ids
+        self.output_token_ids[:] = beam.output_token_ids
+        self.first_token_time, self.last_token_time = beam.first_token_time, beam.last_token_time
 
     def sample_request(self) -> SampleRequest:
         """How to draw the next token. Kept from step to step: its token lists are views of this sequence."""
@@ -116,6 +157,7 @@ class Sequence:
                 self.request.prompt_token_ids,
                 self.output_token_ids,
                 tuple(sorted(self.end_token_ids)) if is_below_minimum else (),
+                self.request.group.search.num_candidates if self.request.group else 0,
             )
         return self._sample_request
 

@@ -33,7 +33,11 @@ class Watchdog:
     def note_outputs(self, outputs: list[StepOutput]) -> None:
         """What came of the step."""
         if any(output.sampled for output in outputs):
-            self._num_idle_steps, self._is_silent = 0, False
+            self.note_draw()
+
+    def note_draw(self) -> None:
+        """A token has been drawn, or a search has come forward."""
+        self._num_idle_steps, self._is_silent = 0, False
 
     def note_end(self) -> None:
         """A sequence has ended, for whatever reason."""

@@ -24,7 +24,7 @@ from engine.outputs import (
     Timings,
     Usage,
 )
-from engine.sampling_params import SamplingParams
+from engine.sampling_params import SamplingParams, validate_for_model
 from engine.stats import (
     BlockCounts,
     BlockInfo,
@@ -283,8 +283,7 @@ class FakeEngine:
         EngineNotReadyError, EngineDeadError.
         """
         self._check_ready()
-        if params.n > self.info.max_num_seqs:
-            raise RequestError(f"n is {params.n}; {self.info.max_num_seqs} is the most", param="n")
+        validate_for_model(params, self.info.vocab_size, self.info.max_num_seqs)
         if not prompt_token_ids:
             raise RequestError("the prompt is empty", param="prompt")
         num_fitting = self.info.max_model_len - (params.max_tokens != 0)

@@ -6,6 +6,7 @@ Tokens drawn are a pure function of (context, seed), so batching, chunking, cach
 change them: `expected_tokens` says what a sequence yields alone, `expected_embedding` what an embedding request does.
 """
 
+import itertools
 import math
 import time
 from collections import defaultdict
@@ -62,6 +63,18 @@ def pseudo_random_token(request: SampleRequest, context: Sequence[int]) -> int:
     return blake2b(text, digest_size=1).digest()[0]
 
 
+def best_tokens(context: Sequence[int], count: int) -> tuple[TokenLogprob, ...]:
+    """What a beam search sees of a context: its best tokens, which depend on all of it; often EOS among the first."""
+    digest = blake2b(repr(list(context)).encode(), digest_size=32).digest()
+    tokens = [(digest[0] + i * (digest[1] | 1)) % VOCAB_SIZE for i in range(VOCAB_SIZE)]
+    if digest[2] % 3 == 0:
+        tokens.remove(EOS_TOKEN_ID)
+        tokens.insert(digest[3] % 5, EOS_TOKEN_ID)
+    gaps = itertools.accumulate((1 + digest[4 + i % 28]) / 200 for i in range(count))
+    entries = zip(tokens, gaps, range(1, count + 1), strict=False)
+    return tuple(TokenLogprob(token, -gap, rank) for token, gap, rank in entries)
+
+
 def expected_tokens(
     prompt: Sequence[int],
     params: SamplingParams,
@@ -86,7 +99,8 @@ def expected_tokens(
 class Harness:
     """A scheduler over a `FakeModelRunner`, with what came out of it by (request_id, index).
 
-    Integrity is checked after every step. `run` also checks that each text is what the candidate yields alone.
+    Integrity is checked after every step. `run` also checks that each text is what the candidate yields alone; answers of
+    beam searches are the test's to check.
     """
 
     def __init__(self, script: Script = pseudo_random_token, **changes: Any) -> None:
@@ -141,6 +155,8 @@ class Harness:
             assert embedding == expected_embedding(self.requests[request_id].prompt_token_ids)
         for (request_id, index), text in self.texts.items():
             request = self.requests[request_id]
+            if request.group is not None:
+                continue
             expected = expected_tokens(
                 request.prompt_token_ids, request.params, index, self.config, self.script
             )
@@ -274,6 +290,9 @@ class FakeModelRunner:
         return context
 
     def _sample(self, request: SampleRequest, context: Sequence[int]) -> SampledToken:
+        if request.num_candidates:
+            best = best_tokens(context, max(request.num_candidates, request.params.logprobs or 0))
+            return SampledToken(best[0].token_id, best[0], best)
         token_id = _draw(self._script, request, context)
         if request.params.logprobs is None:
             return SampledToken(token_id)

@@ -213,6 +213,12 @@ BAD_FRAMES = [
         None,
     ),
     (
+        {"type": "send", "content": "a", "sampling": {"use_beam_search": True}},
+        "invalid_value",
+        "sampling.use_beam_search",
+        None,
+    ),
+    (
         {"type": "send", "content": "a", "sampling": {"zebra": 3}},
         "unknown_field",
         "sampling.zebra",

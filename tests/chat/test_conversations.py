@@ -58,6 +58,7 @@ async def test_update_is_checked_and_shown(chat: ChatService, conversation_id: s
         ({"system_prompt": ["x"]}, "system_prompt"),
         ({"system_prompt": "\udc00"}, "system_prompt"),
         ({"sampling": {"temperature": -1}}, "sampling.temperature"),
+        ({"sampling": {"use_beam_search": True}}, "sampling.use_beam_search"),
         ({"sampling": None}, "sampling"),
         ({"head_id": "x"}, "head_id"),
         ({"title": "fine", "messages": []}, "messages"),
@@ -151,6 +152,12 @@ def shape(document: dict[str, Any]) -> Any:
         (
             lambda d: d | {"conversation": d["conversation"] | {"sampling": {"top_p": 7}}},
             "conversation.sampling.top_p",
+        ),
+        (
+            lambda d: (
+                d | {"conversation": d["conversation"] | {"sampling": {"use_beam_search": True}}}
+            ),
+            "conversation.sampling.use_beam_search",
         ),
         (lambda d: d | {"messages": {}}, "messages"),
         (lambda d: d | {"messages": [1]}, "messages[0]"),

@@ -129,6 +129,22 @@ async def test_embeddings_beside_answers_are_those_alone(app: AppProcess) -> Non
     assert app.live_blocks() == 0
 
 
+async def test_openai_client_gets_the_best_of_a_beam_search(app: AppProcess) -> None:
+    client = AsyncOpenAI(base_url=app.url + "/v1", api_key="none", max_retries=0)
+    prompt = "The history of tea is long and"
+    beams = {"use_beam_search": True, "best_of": 4, "length_penalty": 0.0}
+    async with client:
+        completion = await client.completions.create(
+            model="smollm2-135m", prompt=prompt, max_tokens=10, n=2, logprobs=1, extra_body=beams
+        )
+    logprobs = [choice.logprobs for choice in completion.choices]
+    scores = [sum(shown.token_logprobs or []) for shown in logprobs if shown]
+    assert len(scores) == 2
+    assert scores[0] >= scores[1]
+    assert completion.choices[0].text != completion.choices[1].text
+    assert app.live_blocks() == 0
+
+
 async def test_a_stop_frees_the_blocks_at_once(app: AppProcess) -> None:
     async with connect(app.socket_url) as socket:
         frame = {

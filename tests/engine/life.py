@@ -24,12 +24,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from engine.beam_params import BeamParams
 from engine.errors import RequestError
 from engine.outputs import FinishReason, SequenceEnd, StepOutput
 from engine.pooling import StateSum
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler
 from engine.sequence import Request
+from tests.beams import expected_answers
 from tests.fakes import (
     EOS_TOKEN_ID,
     FakeModelRunner,
@@ -43,6 +45,8 @@ FAMILIES = tuple([family * 50 + i % 40 + 3 for i in range(90)] for family in ran
 
 
 def _any_params(draw: random.Random) -> SamplingParams:
+    if draw.random() < 0.35:
+        return _any_search(draw)
     return SamplingParams(
         n=draw.randint(1, 4),
         seed=draw.choice([None, 2**64 - 2]),
@@ -52,6 +56,23 @@ def _any_params(draw: random.Random) -> SamplingParams:
         stop_token_ids=draw.choice([(), (), tuple(range(0, 250, 25))]),
         cache_salt=draw.choice([None, None, "", "a"]),
         priority=draw.choice([0, 0, 0, -1, 1]),
+    )
+
+
+def _any_search(draw: random.Random) -> SamplingParams:
+    width = draw.randint(1, 4)
+    return SamplingParams(
+        n=draw.randint(1, width),
+        max_tokens=draw.choice([0, 1, 3, 9, 30]),
+        ignore_eos=draw.random() < 0.3,
+        stop_token_ids=draw.choice([(), (), tuple(range(0, 250, 25))]),
+        cache_salt=draw.choice([None, None, "", "a"]),
+        priority=draw.choice([0, 0, 0, -1, 1]),
+        beams=BeamParams(
+            width=width,
+            length_penalty=draw.choice([0.0, 1.0, 1.0, 2.0, -1.0]),
+            early_stopping=draw.choice([True, False, False, "never"]),
+        ),
     )
 
 
@@ -134,7 +155,13 @@ class EngineLife(RuleBasedStateMachine):
         request = Request(len(self.accepted), prompt, params, 0.0, state_sum)
         capacity = min(self.config.max_model_len, self.config.num_blocks * self.config.block_size)
         num_needed = len(prompt) + (params.max_tokens != 0)
-        if num_needed > capacity or params.n > self.config.max_num_seqs:
+        num_beams = 0 if params.beams is None else params.beams.width
+        num_blocks = len(prompt) // self.config.block_size + num_beams
+        if (
+            num_needed > capacity
+            or params.num_sequences > self.config.max_num_seqs
+            or num_blocks > self.config.num_blocks
+        ):
             with pytest.raises(RequestError):
                 self.scheduler.add_request(request)
         else:
@@ -224,14 +251,26 @@ class EngineLife(RuleBasedStateMachine):
 
     def _check_end(self, key: tuple[int, int], end: SequenceEnd) -> None:
         request, text = self.accepted[key[0]], self.texts[key]
-        expected = expected_tokens(request.prompt_token_ids, request.params, key[1], self.config)
         assert end.usage.prompt_tokens == len(request.prompt_token_ids)
         assert end.usage.completion_tokens == len(text)
+        assert end.error in (None, "broken"), end.error
+        if request.params.beams is not None:
+            self._check_answer(request, key[1], end)
+            return
+        expected = expected_tokens(request.prompt_token_ids, request.params, key[1], self.config)
         assert text == expected[: len(text)]
         is_eos = text[-1:] == [EOS_TOKEN_ID] and not request.params.ignore_eos
         if end.reason is FinishReason.LENGTH or is_eos:
             assert text == expected
-        assert end.error in (None, "broken"), end.error
+
+    def _check_answer(self, request: Request, index: int, end: SequenceEnd) -> None:
+        """A search that came to its own end has the answer of a plain search; else it has none."""
+        text, expected = self.texts[request.request_id, index], []
+        if end.cumulative_logprob is not None:
+            answers = expected_answers(request.prompt_token_ids, request.params, self.config)
+            expected, logprob = answers[index]
+            assert abs(end.cumulative_logprob - logprob) < 1e-9
+        assert text == expected
 
 
 def life_in_blocks_of(block_size: int, max_examples: int) -> Any:

@@ -520,7 +520,40 @@ def test_missing_blocks_count_one_more_token_and_a_tail_per_follower(
     kv: KVCacheManager, length: int, num_followers: int, missing: int
 ) -> None:
     seq = make_sequence(list(range(length)))
-    seq.followers = [make_sequence([1]) for _ in range(num_followers)]
+    seq.followers = [make_sequence(list(range(length))) for _ in range(num_followers)]
     assert kv.num_missing_blocks(seq) == missing
     kv.allocate_slots(seq, 3)
     assert kv.num_missing_blocks(seq) == missing - 1
+
+
+def test_missing_blocks_count_only_what_followers_do_not_share(kv: KVCacheManager) -> None:
+    leader = make_sequence(list(range(10)))
+    for position in (9, 8, 7):
+        follower = make_sequence(list(range(10)))
+        follower.fork_position = position
+        leader.followers.append(follower)
+    assert kv.num_missing_blocks(leader) == 3 + 1 + 1 + 2
+
+
+def test_a_fork_takes_the_keys_of_what_is_computed_only(kv: KVCacheManager) -> None:
+    parent, child = make_sequence(list(range(12))), make_sequence([*range(6), *range(50, 56)])
+    kv.lookup(parent)
+    compute(kv, parent, 6)
+    assert len(parent.block_keys) == 2
+    kv.fork(parent, child)
+    assert child.block_keys == parent.block_keys[:1]
+    compute(kv, child)
+    compute(kv, parent)
+    for seq in (parent, child):
+        seq.append(99, 0.0)
+    kv.check_integrity([parent, child])
+    assert child.block_keys[1] != parent.block_keys[1]
+
+
+def test_stored_tokens_of_several_sequences_count_once(kv: KVCacheManager) -> None:
+    parent, child = computed(kv, list(range(6))), make_sequence(list(range(6)))
+    kv.fork(parent, child)
+    child.append(98, 0.0)
+    assert kv.num_stored_tokens([parent, child]) == 6
+    compute(kv, child)
+    assert kv.num_stored_tokens([parent, child]) == 4 + 2 + 3

@@ -153,3 +153,29 @@ def test_check_integrity_notices(breakage: Callable[[Roster], None], complaint: 
     breakage(roster)
     with pytest.raises(AssertionError, match=complaint):
         roster.check_integrity()
+
+
+def test_beams_are_gathered_behind_one_and_part_from_it() -> None:
+    roster = Roster()
+    first, second, third, last = beams = enter(roster, 0, n=4)
+    roster.admit(first)
+    roster.release_followers(first)
+    other = enter(roster, 1)[0]
+    roster.gather([third, first, last, second])
+    assert roster.waiting == [third, other]
+    assert [seq.status.value for seq in beams] == [
+        "following",
+        "following",
+        "preempted",
+        "following",
+    ]
+    roster.check_integrity()
+    roster.admit(third)
+    roster.part(third, [first, last])
+    assert roster.running == [first, third]
+    assert (first.followers, third.followers) == ([last], [second])
+    roster.check_integrity()
+    roster.gather([second, first, third, last])
+    assert roster.waiting == [second, other]
+    assert roster.running == []
+    roster.check_integrity()

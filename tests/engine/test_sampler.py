@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from engine.beam_params import BeamParams
 from engine.outputs import SampledToken, SampleRequest
 from engine.sampler import Floats, Sampler, adjust_logits, draw, keep_nucleus, seeded_uniform
 from engine.sampling_params import SamplingParams
@@ -285,3 +286,18 @@ def test_failed_arithmetic_of_one_row_stays_in_that_row(caplog: pytest.LogCaptur
 def test_half_precision_logits_are_taken() -> None:
     rows = torch.tensor([[0.0, 1.0, 3.0]], dtype=torch.bfloat16)
     assert Sampler(None).sample(rows, [request(SamplingParams(temperature=0.0))])[0].token_id == 2
+
+
+def test_a_beam_search_gets_its_candidates_of_the_raw_distribution_and_draws_nothing() -> None:
+    logits = random_logits(3, 50)
+    log_probs = torch.log_softmax(torch.from_numpy(logits), -1)
+    params = SamplingParams(logprobs=2, beams=BeamParams(width=3))
+    token = sample(logits, replace(request(params), num_candidates=4))
+    values, ids = log_probs.topk(4)
+    assert [entry.token_id for entry in token.top_logprobs] == ids.tolist()
+    assert [entry.logprob for entry in token.top_logprobs] == pytest.approx(values.tolist())
+    assert token.token_id == int(ids[0])
+    wide = sample(logits, replace(request(replace(params, logprobs=9)), num_candidates=4))
+    assert len(wide.top_logprobs) == 9
+    all_ids = sample(logits[:3], replace(request(params), num_candidates=4))
+    assert len(all_ids.top_logprobs) == 3

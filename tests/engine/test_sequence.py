@@ -2,9 +2,11 @@
 
 import pytest
 
+from engine.beam_params import BeamParams
+from engine.beam_search import BeamSearch
 from engine.outputs import Timings, Usage
 from engine.sampling_params import SamplingParams
-from engine.sequence import Request, Sequence
+from engine.sequence import BeamGroup, Request, Sequence
 
 
 def make_sequence(index: int = 0, **params: object) -> Sequence:
@@ -72,3 +74,47 @@ def test_timings_of_an_unfinished_prefill() -> None:
     seq = make_sequence()
     seq.request.first_scheduled_time = 101.0
     assert seq.timings(102.0) == Timings(1000, 1000, 0, 0, 0)
+
+
+def beams(is_gathered: bool, *fork_positions: int) -> Sequence:
+    """The leader of a group, its prompt of 3 computed, with 2 tokens of output."""
+    seq = make_sequence(beams=BeamParams(width=4))
+    search = BeamSearch(seq.request.params, frozenset({30, 40}), 8)
+    seq.request.group = BeamGroup(search, {0}, is_gathered)
+    seq.append(50, 1.0)
+    seq.append(51, 1.0)
+    seq.num_computed_tokens = 3
+    for position in fork_positions:
+        follower = Sequence(10, seq.request, 1, 8, frozenset())
+        follower.fork_position = position
+        seq.followers.append(follower)
+    return seq
+
+
+@pytest.mark.parametrize(
+    ("is_gathered", "fork_positions", "num_ready"),
+    [(True, (), 2), (False, (), 1), (False, (4, 4), 1), (False, (5, 3), 0), (True, (5,), 2)],
+)
+def test_a_beam_computes_until_others_part_from_it_or_must_catch_up(
+    is_gathered: bool, fork_positions: tuple[int, ...], num_ready: int
+) -> None:
+    seq = beams(is_gathered, *fork_positions)
+    assert seq.num_ready_tokens == num_ready
+    assert seq.num_joint_tokens == 3 + num_ready
+
+
+def test_a_beam_asks_for_all_it_may_go_on_with() -> None:
+    assert beams(True).sample_request().num_candidates == 6
+    assert make_sequence().sample_request().num_candidates == 0
+
+
+def test_a_sequence_becomes_another_beam_and_its_request_to_sample_sees_it() -> None:
+    seq, other = beams(True), beams(True)
+    request = seq.sample_request()
+    other.append(52, 2.0)
+    seq.become(other)
+    seq.append(53, 3.0)
+    assert seq.token_ids == [5, 6, 7, 50, 51, 52, 53]
+    assert list(request.output_token_ids) == [50, 51, 52, 53]
+    assert other.token_ids == [5, 6, 7, 50, 51, 52]
+    assert (seq.first_token_time, seq.last_token_time) == (1.0, 3.0)
