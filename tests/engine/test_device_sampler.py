@@ -78,3 +78,4 @@ def test_rows_that_ask_for_more_are_not_plain(params: dict[str, Any]) -> None:
     assert is_plain(request())
     assert not is_plain(request(**params))
     assert not is_plain(replace(request(), forbidden_token_ids=(3,)))
+    assert not is_plain(replace(request(), num_candidates=5))
