@@ -39,9 +39,10 @@ SIZES: dict[str, Any] = {
     "intermediate_size": 32,
     "num_attention_heads": 1,
     "num_key_value_heads": 1,
-    "head_dim": 32,
     "max_position_embeddings": ORIGINAL_CONTEXT,
 }
+HEAD_DIMS = {"float32": 16, "auto": 32}
+"""The least that each runner takes."""
 SCALING = RopeScaling(
     rope_type="yarn", factor=FACTOR, original_max_position_embeddings=ORIGINAL_CONTEXT
 )
@@ -73,7 +74,7 @@ class RecordingSampler(Sampler):
 
 def compare(folder: Path, dtype: Literal["float32", "auto"], context: int) -> Comparison:
     """`context` + NUM_BEYOND tokens through the torch runner (float32) or the default one."""
-    model = make_one_layer(folder, **SIZES)
+    model = make_one_layer(folder, **SIZES, head_dim=HEAD_DIMS[dtype])
     runner, sampler = _load(folder, dtype, context), RecordingSampler()
     runner._sampler = sampler
     bench = Bench(runner)
@@ -123,7 +124,8 @@ def _call(prompt: np.ndarray, num_tokens: int) -> Call:
 
 
 def _reference(model: PreTrainedModel, scaling: dict[str, Any]) -> OneLayer:
-    config = LlamaConfig(**SIZES, rope_parameters={"rope_theta": 1e4, **scaling})
+    rope = {"rope_theta": 1e4, **scaling}
+    config = LlamaConfig(**SIZES, head_dim=model.config.head_dim, rope_parameters=rope)
     return OneLayer.of(model, LlamaRotaryEmbedding(config))
 
 
