@@ -33,6 +33,8 @@ from kernels.ops import KernelBackend, select_backend
 Progress = Callable[[str, float], None]
 
 CPU_WARM_UP_TOKENS = 64
+SUMMED_ROWS = 512
+"""Rows whose states are summed at a time: their float64 copies take little memory."""
 FREE_MORE = "lower --gpu-memory-utilization, --max-num-batched-tokens or --max-num-seqs"
 
 
@@ -164,12 +166,17 @@ class ModelRunner:
             return {}
         parts = states.split([len(sequence.token_ids) for sequence in scheduled])
         sums = {
-            sequence.seq_id: (self._model.norm(part).double() / STATE_UNIT).round().sum(0)
+            sequence.seq_id: self._sum_rows(part)
             for sequence, part in zip(scheduled, parts, strict=True)
             if sequence.wants_states
         }
-        values = (torch.stack(list(sums.values())) * STATE_UNIT).tolist()
-        return dict(zip(sums, values, strict=True))
+        return dict(zip(sums, torch.stack(list(sums.values())).tolist(), strict=True))
+
+    def _sum_rows(self, states: torch.Tensor) -> torch.Tensor:
+        total = states.new_zeros(states.shape[1], dtype=torch.float64)
+        for part in states.split(SUMMED_ROWS):
+            total += (self._model.norm(part).double() / STATE_UNIT).round().sum(0)
+        return total * STATE_UNIT
 
     def _copy_blocks(self, copies: tuple[BlockCopy, ...]) -> None:
         if copies:
