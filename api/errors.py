@@ -19,11 +19,16 @@ from chat.errors import (
     ShuttingDownError,
     UnknownGenerationError,
 )
-from engine.errors import EngineError, EngineNotReadyError, RequestError
+from engine.errors import EngineError, EngineNotReadyError, OverloadedError, RequestError
 
 RETRY_AFTER_S = 2
 LONGEST_TEXT = 500
-_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
 _CHAT_STATUS: dict[type[ChatError], int] = {
     NotFoundError: 404,
     UnknownGenerationError: 404,
@@ -73,6 +78,8 @@ def as_api_error(error: Exception) -> ApiError:
             return ApiError(400, error.message, param=error.param, code=error.code)
         case EngineNotReadyError():
             return ApiError(503, "the model is still loading; try again", code="loading")
+        case OverloadedError():
+            return ApiError(429, str(error), code="overloaded")
         case EngineError():
             return ApiError(503, f"the engine has stopped: {error}", code="engine_dead")
         case ChatError():
@@ -84,9 +91,9 @@ def as_api_error(error: Exception) -> ApiError:
 
 
 def error_response(error: Exception) -> JSONResponse:
-    """The response for an exception; 503 carries Retry-After."""
+    """The response for an exception; 429 and 503 carry Retry-After."""
     known = as_api_error(error)
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if known.status == 503 else {}
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if known.status in (429, 503) else {}
     headers |= known.headers or {}
     document = error_object(known.status, known.message, known.param, known.code)
     return JSONResponse(document, known.status, headers)

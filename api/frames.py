@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from api.errors import shorten, validation_refusal
 from chat import events
 from chat.errors import ChatError
-from engine.errors import EngineError, EngineNotReadyError, RequestError
+from engine.errors import EngineError, EngineNotReadyError, OverloadedError, RequestError
 
 PROTOCOL_VERSION = 1
 
@@ -162,6 +162,8 @@ def error_fields(error: Exception) -> dict[str, Any]:
             code, message, param = error.code, error.message, error.param
         case EngineNotReadyError():
             code, message, param = "loading", "the model is still loading", None
+        case OverloadedError():
+            code, message, param = "overloaded", str(error), None
         case EngineError():
             code, message, param = "engine_dead", str(error), None
         case _:

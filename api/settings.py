@@ -115,6 +115,11 @@ class Settings(BaseSettings):
     max_num_batched_tokens: int = _option(
         512, "token budget of one engine step", allowed_range("max_num_batched_tokens")
     )
+    max_waiting: int = _option(
+        1024,
+        "requests that may wait for their first step, more get 429; 0 is no limit",
+        allowed_range("max_waiting"),
+    )
     scheduling_policy: SchedulingPolicy = _choice(
         SchedulingPolicy, "fcfs", "who goes first: by arrival, or by the requests' priority"
     )

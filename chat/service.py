@@ -17,7 +17,7 @@ from chat.errors import ConversationBusyError, NotFoundError
 from chat.events import ConversationEvent, ListEvent, Selected, Started, StartedCandidate
 from chat.generation import Generation, Subscription
 from chat.hub import GenerationHub
-from chat.ports import Clock, Engine, SystemClock
+from chat.ports import Clock, Engine, Stream, SystemClock
 from chat.sampler import EngineSampler
 from chat.tasks import Tasks
 from chat.tokens import AnswerTokens, find_tokens
@@ -252,11 +252,21 @@ class ChatService:
             sampling=sampling,
             beginning=turn.beginning,
         )
-        stored = await self._store.add_turn(new)
+        give_back = self._engine.keep_place()
+        try:
+            stored = await self._store.add_turn(new)
+        except BaseException:
+            give_back()
+            raise
+
+        def open_stream() -> Stream:
+            give_back()
+            return self._engine.submit(prompt, params)
+
         generation = Generation(
             new.generation_id, stored.conversation_id, stored.answer_ids, turn.beginning
         )
-        self._hub.launch(generation, lambda: self._engine.submit(prompt, params))
+        self._hub.launch(generation, open_stream)
         return Started(
             stored.conversation_id,
             stored.user_message_id,

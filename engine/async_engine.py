@@ -33,6 +33,7 @@ from engine.stats import (
     ModelInfo,
     RequestInfo,
 )
+from engine.waiting_room import WaitingRoom
 from engine.worker import (
     SHUT_DOWN,
     Answer,
@@ -79,6 +80,7 @@ class AsyncEngine:
         self._worker = Worker(partial(load, config), self._post)
         self._pool = ThreadPoolExecutor(NUM_TOKENIZER_THREADS, thread_name_prefix="tokenizer")
         self._ids = itertools.count(1)
+        self._room = WaitingRoom(config.max_waiting)
         self._streams: weakref.WeakValueDictionary[int, RequestStream] = (
             weakref.WeakValueDictionary()
         )
@@ -195,10 +197,17 @@ class AsyncEngine:
             message = f"the prompt has token id {low if low < 0 else high}; {info.vocab_size - 1} is the largest"
             raise RequestError(message, param="prompt")
 
+    def keep_place(self) -> Callable[[], None]:
+        """Take a place among those that wait, for a request to come: chat stores a turn before it submits.
+
+        The function returned gives it back; calling it right before `submit` makes sure of the place. Raises OverloadedError.
+        """
+        return self._room.keep_place()
+
     def submit(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> RequestStream:
         """Hand a request to the engine; returns its stream at once.
 
-        Raises as `check_request` does. A refused request holds nothing.
+        Raises as `check_request` does, and OverloadedError when too many wait. A refused request holds nothing.
         """
         self.check_request(prompt_token_ids, params)
         return self._enter(prompt_token_ids, params, None)
@@ -206,7 +215,7 @@ class AsyncEngine:
     def embed(self, prompt_token_ids: Sequence[int]) -> RequestStream:
         """Hand a prompt to the engine to be embedded; returns its stream at once, which has the `Embedding` before its end.
 
-        Raises as `check_request` does for a prompt after which no token is drawn. A refused request holds nothing.
+        Raises as `submit` does for a prompt after which no token is drawn. A refused request holds nothing.
         """
         self.check_request(prompt_token_ids, DRAW_NOTHING)
         return self._enter(prompt_token_ids, DRAW_NOTHING, StateSum())
@@ -217,6 +226,7 @@ class AsyncEngine:
         self, prompt_token_ids: Sequence[int], params: SamplingParams, state_sum: StateSum | None
     ) -> RequestStream:
         request_id, arrival_time = next(self._ids), time.monotonic()
+        self._room.enter(request_id)
         request = Request(request_id, list(prompt_token_ids), params, arrival_time, state_sum)
         stream = RequestStream(request_id, params.n, self._worker.abort, self._awaited)
         self._streams[request_id] = stream
@@ -277,6 +287,7 @@ class AsyncEngine:
 
     def _deliver(self, outputs: ProcessedOutputs) -> None:
         for request_id, event in outputs.events:
+            self._room.leave(request_id)
             stream = self._streams.get(request_id)
             if stream is not None:
                 stream.push(event)
@@ -295,6 +306,7 @@ class AsyncEngine:
             logger.exception("a listener for finished candidates failed")
 
     def _fail(self, request_id: int, error: str) -> None:
+        self._room.leave(request_id)
         stream = self._streams.pop(request_id, None)
         if stream is not None:
             stream.fail(error)

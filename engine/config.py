@@ -20,6 +20,7 @@ RANGES: Mapping[str, tuple[int, int]] = {
     "max_model_len": (2, 2**24),
     "max_num_seqs": (1, 65_536),
     "max_num_batched_tokens": (1, 2**20),
+    "max_waiting": (0, 2**20),
     "seed": (0, 2**64 - 1),
 }
 """Lowest and highest value of each number; the shortest context is a token and the one that follows it."""
@@ -56,6 +57,7 @@ class EngineConfig:
     enforce_eager: bool = False
     enable_prefix_caching: bool = True
     scheduling_policy: SchedulingPolicy = "fcfs"
+    max_waiting: int = 1024
     seed: int | None = None
 
     def __post_init__(self) -> None:

@@ -29,6 +29,10 @@ class RequestError(EngineError):
         self.code = code
 
 
+class OverloadedError(EngineError):
+    """Too many requests wait already: try again later."""
+
+
 class EngineNotReadyError(EngineError):
     """The model is still loading: try again."""
 

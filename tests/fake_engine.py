@@ -38,6 +38,7 @@ from engine.stats import (
     ModelInfo,
     RequestInfo,
 )
+from engine.waiting_room import WaitingRoom
 
 BLOCK_SIZE = 16
 HIDDEN_SIZE = 8
@@ -165,6 +166,7 @@ class FakeEngine:
         self.script = script or (lambda prompt, index: [f"word{index}-{i} " for i in range(12)])
         self.token_interval = token_interval
         self.num_blocks = num_blocks
+        self.room = WaitingRoom(0)
         self.ids = itertools.count(1)
         self.live: dict[int, FakeStream] = {}
         self.listeners: list[Callable[[FinishedCandidate], None]] = []
@@ -294,20 +296,29 @@ class FakeEngine:
                 code="context_length_exceeded",
             )
 
+    def keep_place(self) -> Callable[[], None]:
+        """Take a place among those that wait, for a request to come: chat stores a turn before it submits.
+
+        The function returned gives it back; calling it right before `submit` makes sure of the place. Raises OverloadedError.
+        """
+        return self.room.keep_place()
+
     def submit(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> FakeStream:
         """Hand a request to the engine; returns its stream at once.
 
-        Raises as `check_request` does. A refused request holds nothing.
+        Raises as `check_request` does, and OverloadedError when too many wait. A refused request holds nothing.
         """
         self.check_request(prompt_token_ids, params)
+        self.room.keep_place()()
         return FakeStream(self, list(prompt_token_ids), params)
 
     def embed(self, prompt_token_ids: Sequence[int]) -> FakeStream:
         """Hand a prompt to the engine to be embedded; returns its stream at once, which has the `Embedding` before its end.
 
-        Raises as `check_request` does for a prompt after which no token is drawn. A refused request holds nothing.
+        Raises as `submit` does for a prompt after which no token is drawn. A refused request holds nothing.
         """
         self.check_request(prompt_token_ids, SamplingParams(max_tokens=0))
+        self.room.keep_place()()
         return FakeEmbeddingStream(self, list(prompt_token_ids))
 
     def _check_ready(self) -> None:

@@ -6,7 +6,7 @@ import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,13 @@ import pytest
 
 from engine.async_engine import AsyncEngine, LoadedModel
 from engine.config import EngineConfig, SchedulerConfig
-from engine.errors import EngineDeadError, EngineNotReadyError, ModelLoadError, RequestError
+from engine.errors import (
+    EngineDeadError,
+    EngineNotReadyError,
+    ModelLoadError,
+    OverloadedError,
+    RequestError,
+)
 from engine.outputs import (
     CandidateFinished,
     EngineEvent,
@@ -141,9 +147,11 @@ class Rig:
 
 
 @asynccontextmanager
-async def running(script: Script = pseudo_random_token, **changes: Any) -> AsyncIterator[Rig]:
+async def running(
+    script: Script = pseudo_random_token, *, config: EngineConfig = CONFIG, **changes: Any
+) -> AsyncIterator[Rig]:
     runner, letters = GatedRunner(make_config(**changes), script), Letters()
-    engine = AsyncEngine(CONFIG, load=lambda config, progress: LoadedModel(runner, letters))
+    engine = AsyncEngine(config, load=lambda config, progress: LoadedModel(runner, letters))
     engine.start()
     await engine.wait_ready()
     try:
@@ -722,6 +730,35 @@ async def test_text_is_made_off_the_loop() -> None:
         await read(rig.submit([1], SamplingParams()))
         assert rig.letters.threads
         assert all(name.startswith(("tokenizer", "engine")) for name in rig.letters.threads)
+
+
+async def test_a_burst_fills_the_waiting_room_and_no_more() -> None:
+    config = replace(CONFIG, max_waiting=3)
+    async with running(config=config, max_num_seqs=1) as rig:
+        rig.runner.hold()
+        first = rig.submit([1])
+        await rig.runner.advance()
+        await asyncio.wait_for(anext(first), 10)
+        streams = [rig.submit([1]) for _ in range(2)]
+        give_back = rig.engine.keep_place()
+        for refused in (
+            rig.engine.keep_place,
+            lambda: rig.submit([1]),
+            lambda: rig.engine.embed([1]),
+        ):
+            with pytest.raises(OverloadedError, match="3 requests are waiting"):
+                refused()
+        give_back()
+        streams.append(rig.submit([1]))
+        with pytest.raises(OverloadedError):
+            rig.submit([1])
+        rig.runner.release()
+        await streams[0].aclose()
+        streams.append(rig.submit([1]))
+        for stream in (first, *streams):
+            await stream.aclose()
+        assert await rig.settled_blocks() == 0
+        await read(rig.submit([1], SamplingParams(max_tokens=1)))
 
 
 async def test_ids_are_the_engines_own() -> None:
