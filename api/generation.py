@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -20,7 +20,7 @@ from api.access import access_of
 from api.context import ApiContext
 from api.engine_calls import failure_of, running_together, unless_disconnected
 from api.errors import as_api_error, error_object
-from api.openai_documents import Choice, Head, Shape, total_usage
+from api.openai_documents import Choice, Head, Shape, total_usage, usage_so_far
 from chat.ports import Stream
 from engine.errors import RequestError
 from engine.outputs import CandidateFinished, EngineEvent, FinishReason, TextDelta
@@ -49,7 +49,7 @@ class Job:
     head: Head
     shape: Shape
     stream: bool
-    include_usage: bool
+    usage_chunks: Literal["none", "last", "every"]
 
     @property
     def with_logprobs(self) -> bool:
@@ -82,7 +82,7 @@ class GenerationResponse(Response):
                 _take_in(choice, event)
         job = self._job
         choices = [
-            {"index": c.index, **job.shape.whole(c, job.with_logprobs), **c.ending()}
+            {"index": c.index, **c.ending(), **job.shape.whole(c, job.with_logprobs)}
             for c in self._choices
         ]
         document = job.head.document(job.shape.whole_kind, choices) | {"usage": self._usage()}
@@ -98,7 +98,7 @@ class GenerationResponse(Response):
                         started = True
                         await self._send_opening(send)
                     await self._send_event(send, choice, event)
-                if self._job.include_usage:
+                if self._job.usage_chunks != "none":
                     await _send_data(send, self._chunk([], self._usage()))
                 await _send_text(send, "[DONE]")
             except Exception as error:
@@ -119,21 +119,28 @@ class GenerationResponse(Response):
                 await _send_data(send, self._chunk([{"index": choice.index, **fields, **_OPEN}]))
 
     async def _send_event(self, send: Send, choice: Choice, event: EngineEvent) -> None:
-        shape = self._job.shape
+        shape, with_logprobs = self._job.shape, self._job.with_logprobs
         match event:
-            case TextDelta() if event.text or (event.logprobs and self._job.with_logprobs):
-                fields = shape.delta(choice, event, self._job.with_logprobs) | _OPEN
+            case TextDelta() if event.text or (event.logprobs and with_logprobs):
+                chunks = [fields | _OPEN for fields in shape.deltas(choice, event, with_logprobs)]
             case CandidateFinished():
-                fields = shape.closing() | choice.ending()
+                *chunks, last = shape.closings(choice)
+                chunks = [fields | _OPEN for fields in chunks] + [choice.ending() | last]
             case _:
                 return
-        await _send_data(send, self._chunk([{"index": choice.index, **fields}]))
+        for fields in chunks:
+            await _send_data(send, self._chunk([{"index": choice.index, **fields}]))
 
     def _chunk(
         self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         document = self._job.head.document(self._job.shape.chunk_kind, choices)
-        return document | {"usage": usage} if self._job.include_usage else document
+        if self._job.usage_chunks == "none":
+            return document
+        if usage is None and self._job.usage_chunks == "every":
+            num_prompt_tokens = sum(len(prompt.token_ids) for prompt in self._job.prompts)
+            usage = usage_so_far(num_prompt_tokens, self._choices)
+        return document | {"usage": usage}
 
     def _usage(self) -> dict[str, Any]:
         ends = [choice.end for choice in self._choices if choice.end is not None]

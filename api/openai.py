@@ -6,6 +6,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Depends, Request
 
 from api.bodies import read_body
+from api.chat_prompt import render_prompt
 from api.context import ApiContext, context_of
 from api.embeddings import EmbeddingJob, EmbeddingResponse
 from api.errors import ApiError
@@ -18,12 +19,14 @@ from api.openai_schema import (
     EmbeddingBody,
     GenerationBody,
     TokenizeBody,
-    read_messages,
     read_prompts,
 )
+from api.surface import Engine
+from api.text_limit import check_length
+from api.tool_shape import ToolChatShape
+from api.tools import read_tool_use
 from engine.errors import RequestError
 from engine.sampling_params import SamplingParams
-from engine.stats import ModelInfo
 
 Body = TypeVar(
     "Body", bound=ChatBody | CompletionBody | EmbeddingBody | TokenizeBody | DetokenizeBody
@@ -39,9 +42,6 @@ def _open_context(request: Request) -> ApiContext:
     return context
 
 
-MIN_TEXT_LIMIT = 2**18
-CHARACTERS_PER_TOKEN = 8
-
 Context = Annotated[ApiContext, Depends(_open_context)]
 router = APIRouter()
 _started = int(time.time())
@@ -49,13 +49,13 @@ _started = int(time.time())
 
 @router.get("/v1/models")
 async def list_models(context: Context) -> dict[str, Any]:
-    return {"object": "list", "data": [_model_document(context.engine.info)]}
+    return {"object": "list", "data": [_model_document(context.engine)]}
 
 
 @router.get("/v1/models/{name:path}")
 async def show_model(context: Context, name: str) -> dict[str, Any]:
     _check_model(context, name)
-    return _model_document(context.engine.info)
+    return _model_document(context.engine)
 
 
 @router.post("/v1/chat/completions")
@@ -63,8 +63,13 @@ async def complete_chat(context: Context, request: Request) -> GenerationRespons
     """Answer a conversation."""
     body = await _read(context, request, ChatBody)
     params = body.sampling()
-    token_ids = await context.engine.render_chat(_read_chat(context, body.messages))
-    return _respond(context, body, params, [Prompt(token_ids, "messages")], ChatShape())
+    use = read_tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
+    if use is not None and use.must_call:
+        message = "tool_choice: only none and auto are supported"
+        raise RequestError(message, param="tool_choice")
+    shape = ChatShape() if use is None else ToolChatShape(use)
+    token_ids = await render_prompt(context, body, use)
+    return _respond(context, body, params, [Prompt(token_ids, "messages")], shape)
 
 
 @router.post("/v1/completions")
@@ -102,9 +107,7 @@ async def tokenize(context: Context, request: Request) -> dict[str, Any]:
     if (body.prompt is None) is (body.messages is None):
         raise RequestError("prompt: give either prompt or messages", param="prompt")
     if body.messages is not None:
-        tokens = await context.engine.render_chat(
-            _read_chat(context, body.messages), add_generation_prompt=body.add_generation_prompt
-        )
+        tokens = await render_prompt(context, body, read_tool_use(body.tools, None, None))
     else:
         tokens = await _encode(context, body.prompt or "", "prompt")
     max_model_len = context.engine.info.max_model_len
@@ -139,22 +142,8 @@ async def _read_prompt(context: ApiContext, raw: str | list[int], param: str, ec
 
 
 async def _encode(context: ApiContext, text: str, param: str) -> list[int]:
-    _check_length(context, len(text), param)
+    check_length(context, len(text), param)
     return await context.engine.encode(text)
-
-
-def _read_chat(context: ApiContext, raw: list[dict[str, Any]]) -> list[dict[str, str]]:
-    messages = read_messages(raw)
-    _check_length(context, sum(len(message["content"]) for message in messages), "messages")
-    return messages
-
-
-def _check_length(context: ApiContext, num_characters: int, param: str) -> None:
-    """Tokenising takes threads that all requests share, so a text has its limit. Raises RequestError."""
-    limit = max(MIN_TEXT_LIMIT, CHARACTERS_PER_TOKEN * context.engine.info.max_model_len)
-    if num_characters > limit:
-        message = f"{param} has {num_characters} characters; at most {limit} are read"
-        raise RequestError(message, param=param)
 
 
 def _respond(
@@ -170,12 +159,13 @@ def _respond(
         head=Head(shape.prefix, context.engine.info.model_name),
         shape=shape,
         stream=bool(body.stream),
-        include_usage=body.include_usage,
+        usage_chunks=body.usage_chunks(),
     )
     return GenerationResponse(context, job)
 
 
-def _model_document(info: ModelInfo) -> dict[str, Any]:
+def _model_document(engine: Engine) -> dict[str, Any]:
+    info = engine.info
     return {
         "id": info.model_name,
         "object": "model",
@@ -184,4 +174,5 @@ def _model_document(info: ModelInfo) -> dict[str, Any]:
         "root": info.model_name,
         "parent": None,
         "max_model_len": info.max_model_len,
+        "tools": "template" if engine.knows_tools else "prompt",
     }

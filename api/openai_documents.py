@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -38,6 +38,7 @@ class Choice:
         self.echo = echo
         self.text = echo
         self.logprobs: list[TextLogprob] = []
+        self.num_tokens = 0
         self.delta_offset = self.next_offset = len(echo)
         self.end: CandidateFinished | None = None
 
@@ -45,6 +46,7 @@ class Choice:
         """Take in new text; `delta_offset` is where its first token's text begins."""
         self.text += delta.text
         self.logprobs += delta.logprobs
+        self.num_tokens += len(delta.token_ids)
         self.delta_offset = self.next_offset
         self.next_offset += sum(len(token.token) for token in delta.logprobs)
 
@@ -56,7 +58,7 @@ class Choice:
 
 
 class Shape(Protocol):
-    """How one of the two routes writes its choices."""
+    """How one of the routes writes its choices. Fields of `whole` and of a last chunk win over `Choice.ending`."""
 
     prefix: str
     whole_kind: str
@@ -70,12 +72,14 @@ class Shape(Protocol):
         """The fields of a choice's first chunk, if it has one before its text."""
         ...
 
-    def delta(self, choice: Choice, delta: TextDelta, with_logprobs: bool) -> dict[str, Any]:
-        """New text of a choice that has taken it in already."""
+    def deltas(
+        self, choice: Choice, delta: TextDelta, with_logprobs: bool
+    ) -> Iterable[dict[str, Any]]:
+        """The fields of the chunks for new text of a choice that has taken it in already."""
         ...
 
-    def closing(self) -> dict[str, Any]:
-        """The fields of the chunk that carries the finish reason."""
+    def closings(self, choice: Choice) -> Sequence[dict[str, Any]]:
+        """The fields of a choice's last chunks; the very last carries the finish reason."""
         ...
 
 
@@ -86,25 +90,19 @@ class ChatShape:
 
     def whole(self, choice: Choice, with_logprobs: bool) -> dict[str, Any]:
         message = {"role": "assistant", "content": choice.text, "refusal": None}
-        return {"message": message, "logprobs": self._logprobs(choice.logprobs, with_logprobs)}
+        return {"message": message, "logprobs": chat_logprobs(choice.logprobs, with_logprobs)}
 
     def opening(self, choice: Choice) -> dict[str, Any] | None:
         return {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
 
-    def delta(self, choice: Choice, delta: TextDelta, with_logprobs: bool) -> dict[str, Any]:
-        logprobs = self._logprobs(delta.logprobs, with_logprobs)
-        return {"delta": {"content": delta.text}, "logprobs": logprobs}
+    def deltas(
+        self, choice: Choice, delta: TextDelta, with_logprobs: bool
+    ) -> Iterable[dict[str, Any]]:
+        logprobs = chat_logprobs(delta.logprobs, with_logprobs)
+        return [{"delta": {"content": delta.text}, "logprobs": logprobs}]
 
-    def closing(self) -> dict[str, Any]:
-        return {"delta": {}, "logprobs": None}
-
-    def _logprobs(self, tokens: Sequence[TextLogprob], wanted: bool) -> dict[str, Any] | None:
-        if not wanted:
-            return None
-        content = [
-            _token(token) | {"top_logprobs": [_token(top) for top in token.top]} for token in tokens
-        ]
-        return {"content": content, "refusal": None}
+    def closings(self, choice: Choice) -> Sequence[dict[str, Any]]:
+        return [{"delta": {}, "logprobs": None}]
 
 
 class CompletionShape:
@@ -119,12 +117,37 @@ class CompletionShape:
     def opening(self, choice: Choice) -> dict[str, Any] | None:
         return {"text": choice.echo, "logprobs": None} if choice.echo else None
 
-    def delta(self, choice: Choice, delta: TextDelta, with_logprobs: bool) -> dict[str, Any]:
+    def deltas(
+        self, choice: Choice, delta: TextDelta, with_logprobs: bool
+    ) -> Iterable[dict[str, Any]]:
         logprobs = _legacy_logprobs(delta.logprobs, choice.delta_offset) if with_logprobs else None
-        return {"text": delta.text, "logprobs": logprobs}
+        return [{"text": delta.text, "logprobs": logprobs}]
 
-    def closing(self) -> dict[str, Any]:
-        return {"text": "", "logprobs": None}
+    def closings(self, choice: Choice) -> Sequence[dict[str, Any]]:
+        return [{"text": "", "logprobs": None}]
+
+
+def chat_logprobs(tokens: Sequence[TextLogprob], wanted: bool) -> dict[str, Any] | None:
+    """The log-probabilities of a chat's tokens."""
+    if not wanted:
+        return None
+    content = [
+        _token(token) | {"top_logprobs": [_token(top) for top in token.top]} for token in tokens
+    ]
+    return {"content": content, "refusal": None}
+
+
+def usage_so_far(num_prompt_tokens: int, choices: Sequence[Choice]) -> dict[str, int]:
+    """Usage of an answer that is still being written."""
+    num_drawn = sum(
+        choice.num_tokens if choice.end is None else choice.end.usage.completion_tokens
+        for choice in choices
+    )
+    return {
+        "prompt_tokens": num_prompt_tokens,
+        "completion_tokens": num_drawn,
+        "total_tokens": num_prompt_tokens + num_drawn,
+    }
 
 
 def total_usage(ends: Sequence[CandidateFinished], n: int) -> dict[str, Any]:

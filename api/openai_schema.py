@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeGuard
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.errors import shorten
+from api.tools import MAX_TOOLS, Tool
 from engine.errors import RequestError
 from engine.sampling_params import SAMPLING_FIELDS, SamplingParams
 
@@ -22,7 +23,6 @@ MAX_PROMPTS = 256
 IGNORED_FIELDS = frozenset(
     {
         "metadata",
-        "parallel_tool_calls",
         "prompt_cache_key",
         "prompt_cache_retention",
         "safety_identifier",
@@ -40,8 +40,6 @@ UNSUPPORTED_FIELDS: Mapping[str, tuple[object, ...]] = {
     "reasoning_effort": ("none",),
     "response_format": ({"type": "text"},),
     "suffix": ("",),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "verbosity": ("medium",),
     "web_search_options": (),
 }
@@ -82,7 +80,8 @@ class StreamOptions(BaseModel):
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
-    include_usage: bool = False
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class GenerationBody(_Body):
@@ -91,10 +90,15 @@ class GenerationBody(_Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
-    @property
-    def include_usage(self) -> bool:
-        """Whether a stream ends with a usage chunk."""
-        return self.stream_options is not None and self.stream_options.include_usage
+    def usage_chunks(self) -> Literal["none", "last", "every"]:
+        """Which chunks of a stream carry usage. Raises RequestError for options without a stream."""
+        options = self.stream_options
+        if options is not None and not self.stream:
+            message = "stream_options: only allowed with stream: true"
+            raise RequestError(message, param="stream_options")
+        if options is None or not options.include_usage:
+            return "none"
+        return "every" if options.continuous_usage_stats else "last"
 
     def sampling(self) -> SamplingParams:
         """The sampling fields, checked. Raises RequestError; warns of unknown fields."""
@@ -112,6 +116,12 @@ class ChatBody(GenerationBody):
 
     messages: list[dict[str, Any]]
     logprobs: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[Tool] | None = Field(default=None, max_length=MAX_TOOLS)
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
 
 
 class CompletionBody(GenerationBody):
@@ -139,54 +149,16 @@ class TokenizeBody(_Body):
 
     prompt: str | None = None
     messages: list[dict[str, Any]] | None = None
-    add_generation_prompt: bool = True
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[Tool] | None = Field(default=None, max_length=MAX_TOOLS)
 
 
 class DetokenizeBody(_Body):
     """POST /detokenize."""
 
     tokens: list[int] = Field(max_length=2**20)
-
-
-def read_messages(raw: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Messages as the engine takes them: a role and a text. Raises RequestError naming `messages[i].…`.
-
-    `developer` counts as system. Text parts are joined by line breaks. Null content is empty for an assistant.
-    """
-    return [_read_message(message, f"messages[{i}]") for i, message in enumerate(raw)]
-
-
-def _read_message(message: dict[str, Any], path: str) -> dict[str, str]:
-    role = message.get("role")
-    if not isinstance(role, str):
-        raise RequestError(f"{path}.role: a string is required", param=f"{path}.role")
-    for name in ("tool_calls", "function_call", "audio"):
-        if message.get(name):
-            raise RequestError(f"{path}.{name} is not supported", param=f"{path}.{name}")
-    content = message.get("content")
-    if content is None and role == "assistant":
-        content = ""
-    text = _read_content(content, f"{path}.content")
-    return {"role": "system" if role == "developer" else role, "content": text}
-
-
-def _read_content(content: object, path: str) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise RequestError(f"{path}: a string or a list of text parts is required", param=path)
-    return "\n".join(_read_part(part, f"{path}[{i}]") for i, part in enumerate(content))
-
-
-def _read_part(part: object, path: str) -> str:
-    if not isinstance(part, dict):
-        raise RequestError(f"{path}: an object is required", param=path)
-    if part.get("type") != "text":
-        message = f"{path}.type: only text parts are supported, not {part.get('type')!r}"
-        raise RequestError(message, param=f"{path}.type")
-    if not isinstance(text := part.get("text"), str):
-        raise RequestError(f"{path}.text: a string is required", param=f"{path}.text")
-    return text
 
 
 def read_prompts(prompt: object, field: str) -> list[tuple[str, str | list[int]]]:

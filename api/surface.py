@@ -1,10 +1,11 @@
 """The engine as this room and app.py use it; `engine.async_engine.AsyncEngine` says what each member means."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from chat.ports import Engine as ChatEngine
 from chat.ports import Stream
+from engine.chat_template import DEFAULT_OPTIONS, TemplateOptions
 from engine.stats import BlockInfo, EngineStatus, FinishedCandidate, ModelInfo, RequestInfo
 
 
@@ -29,8 +30,11 @@ class Engine(ChatEngine, Protocol):
 
     async def requests(self) -> tuple[RequestInfo, ...]: ...
 
+    @property
+    def knows_tools(self) -> bool: ...
+
     async def render_chat(
-        self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
+        self, messages: Sequence[Mapping[str, Any]], options: TemplateOptions = DEFAULT_OPTIONS
     ) -> list[int]: ...
 
     async def encode(self, text: str) -> list[int]: ...

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from engine.detokenizer import TokenText
 from engine.outputs import EngineEvent
@@ -27,7 +27,7 @@ class Engine(Protocol):
     @property
     def stats(self) -> EngineStats: ...
 
-    async def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]: ...
+    async def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]: ...
 
     async def encode_answer(self, text: str) -> list[int]: ...
 

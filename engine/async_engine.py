@@ -12,9 +12,10 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar, assert_never
+from typing import Any, TypeVar, assert_never
 
 from engine.admission import check_request
+from engine.chat_template import DEFAULT_OPTIONS, TemplateOptions
 from engine.config import EngineConfig
 from engine.detokenizer import TokenText, token_texts
 from engine.engine_core import EngineCore
@@ -151,17 +152,19 @@ class AsyncEngine:
 
     # --- text ------------------------------------------------------------------------------------
 
+    @property
+    def knows_tools(self) -> bool:
+        """Whether the model's chat template shows tools; raises EngineNotReadyError while loading."""
+        return self._tokenizer().knows_tools
+
     async def render_chat(
-        self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
+        self, messages: Sequence[Mapping[str, Any]], options: TemplateOptions = DEFAULT_OPTIONS
     ) -> list[int]:
-        """Token ids of `messages` ({"role","content"}) through the model's chat template, off the event loop.
+        """Token ids of `messages` (as `engine.messages` says) through the model's chat template, off the event loop.
 
         Control tokens inside a message's content stay text. Raises RequestError naming `messages[i].…`.
         """
-        render = partial(
-            self._tokenizer().render_chat, messages, add_generation_prompt=add_generation_prompt
-        )
-        return await self._in_pool(render)
+        return await self._in_pool(partial(self._tokenizer().render_chat, messages, options))
 
     async def encode(self, text: str) -> list[int]:
         """Token ids of a plain prompt (control tokens are parsed), off the event loop."""

@@ -1,13 +1,11 @@
 """Text to token ids and back, around the model's fast tokenizer. Thread-safe; errors are RequestErrors by field.
 
 Rules for a chat (`render_chat`):
-- `messages` is not empty; each has a `role` (system, user, assistant; developer means system) and a `content`: a
-  string, which may be empty, or a list of parts {"type": "text", "text"}, which are joined by a newline. Null content,
-  other roles, other parts, other keys (unless null) and lone surrogates are refused.
+- What messages are is said in `engine.messages`, what else a template is told in `engine.chat_template`.
 - The order of turns is the template's affair: what it refuses is refused with its words.
 - Control tokens (special ones, and added ones that the template writes) are tokens where the template puts them and
-  plain text inside a content, except that an assistant's content keeps added tokens that are not special, such as
-  <think>. Ids of ordinary chats equal the template's own; nothing is added around them.
+  plain text inside a content, a tool, a call or a variable, except that an assistant's message keeps added tokens that
+  are not special, such as <think>. Ids of ordinary chats equal the template's own; nothing is added around them.
 - A model without a chat template gets GENERIC_TEMPLATE, and in front what the model adds to plain text.
 
 A plain prompt (`encode`) is parsed for special tokens and gets in front what the model adds: "" is often no token.
@@ -19,15 +17,17 @@ import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 from jinja2 import TemplateError
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 from transformers import PreTrainedTokenizerFast
 
+from engine.chat_template import DEFAULT_OPTIONS, TemplateOptions, map_strings, strings_of
 from engine.errors import RequestError
+from engine.messages import check_unicode, read_messages
 
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 GENERIC_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] | capitalize }}: {{ message['content'] }}\n"
     "{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}"
@@ -59,21 +59,30 @@ class Tokenizer:
         """Ids are 0 to vocab_size - 1; the model's own vocabulary may be larger."""
         return len(self._bytes)
 
+    @property
+    def knows_tools(self) -> bool:
+        """Whether the chat template shows tools to the model."""
+        return "tools" in str(self._template or "")
+
     def render_chat(
-        self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool = True
+        self, messages: Sequence[Mapping[str, object]], options: TemplateOptions = DEFAULT_OPTIONS
     ) -> list[int]:
         """Token ids of a chat, by the rules above; raises RequestError naming `messages[i].…`."""
         chat = read_messages(messages)
-        marks = _unused_characters(message["content"] for message in chat)
-        marked = [message | {"content": self._mark(message, marks)} for message in chat]
-        text = self._render(marked, add_generation_prompt)
-        if marked == chat:
-            return _encode(self._backend, text, add_special_tokens=self._template is None)
-        return self._literal.encode(text, marks, add_special_tokens=self._template is None)
+        given = {"tools": list(options.tools) or None, **options.variables}
+        start, end, cut = _unused_characters(strings_of([chat, given]))
+        marks = (start, end)
+        marked = [self._mark_message(message, marks) for message in chat]
+        marked_given = map_strings(given, lambda text: self._mark(text, marks))
+        text = self._render(marked, marked_given, options, cut)
+        as_is = self._template is None
+        if marked == chat and marked_given == given:
+            return _encode(self._backend, text, add_special_tokens=as_is)
+        return self._literal.encode(text, marks, add_special_tokens=as_is)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a plain prompt; raises RequestError for text with lone surrogates."""
-        _check_unicode(text, "prompt")
+        check_unicode(text, "prompt")
         return _encode(self._backend, text, add_special_tokens=True)
 
     def encode_answer(self, text: str) -> list[int]:
@@ -81,9 +90,9 @@ class Tokenizer:
 
         A first space is the one that vocabularies put before a first word by themselves. Raises RequestError.
         """
-        _check_unicode(text, "content")
-        marks = _unused_characters([text])
-        marked = self._mark({"role": "assistant", "content": text}, marks)
+        check_unicode(text, "content")
+        marks = _unused_characters([text])[:2]
+        marked = self._mark(text, marks, is_ours=True)
         words = marked.removeprefix(" ") if self._strips_first_space else marked
         if marked == text:
             return _encode(self._backend, words, add_special_tokens=False)
@@ -102,24 +111,47 @@ class Tokenizer:
         """`token_bytes` as an answer shows them: special tokens are left out."""
         return b"" if token_id in self.special_ids else self.token_bytes(token_id)
 
-    def _mark(self, message: dict[str, str], marks: tuple[str, str]) -> str:
-        """The content with marks around each control token that was typed."""
-        is_ours = message["role"] == "assistant"
+    def _mark(self, text: str, marks: tuple[str, str], *, is_ours: bool = False) -> str:
+        """The text with marks around each control token that was typed."""
         pattern = self._typed_special if is_ours else self._typed_control
-        return pattern.sub(rf"{marks[0]}\g<0>{marks[1]}", message["content"])
+        return pattern.sub(rf"{marks[0]}\g<0>{marks[1]}", text)
 
-    def _render(self, chat: list[dict[str, str]], add_generation_prompt: bool) -> str:
+    def _mark_message(self, message: dict[str, Any], marks: tuple[str, str]) -> dict[str, Any]:
+        is_ours = message["role"] == "assistant"
+        return {
+            key: value
+            if key == "role"
+            else map_strings(value, lambda text: self._mark(text, marks, is_ours=is_ours))
+            for key, value in message.items()
+        }
+
+    def _render(
+        self,
+        chat: list[dict[str, Any]],
+        given: dict[str, Any],
+        options: TemplateOptions,
+        cut: str,
+    ) -> str:
+        """The template's text; to continue the last message it is cut at `cut`, put behind its content."""
+        if options.continue_final_message:
+            chat = [*chat[:-1], chat[-1] | {"content": chat[-1]["content"] + cut}]
         try:
             rendered = self._hub.apply_chat_template(
                 chat,
                 chat_template=GENERIC_TEMPLATE if self._template is None else None,
                 tokenize=False,
-                add_generation_prompt=add_generation_prompt,
+                add_generation_prompt=options.add_generation_prompt
+                and not options.continue_final_message,
+                **given,
             )
-        except TemplateError as error:
+        except (TemplateError, TypeError) as error:
             message = f"the model's chat template refuses these messages: {error}"
             raise RequestError(message, param="messages") from error
-        return str(rendered)
+        text, found, _ = str(rendered).partition(cut)
+        if options.continue_final_message and not found:
+            message = "the model's chat template does not show the last message to its end"
+            raise RequestError(message, param="continue_final_message")
+        return text
 
     @cached_property
     def _literal(self) -> "_LiteralEncoder":
@@ -166,61 +198,9 @@ class _LiteralEncoder:
         return token_id
 
 
-def read_messages(messages: object) -> list[dict[str, str]]:
-    """Check messages by the module's rules; returns new ones with `role` and `content` only."""
-    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
-        raise RequestError("messages must be a list of messages", param="messages")
-    if not messages:
-        raise RequestError("messages must not be empty", param="messages")
-    return [_read_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
-
-
-def _read_message(message: object, path: str) -> dict[str, str]:
-    if not isinstance(message, Mapping):
-        raise RequestError(f"{path} must be an object with role and content", param=path)
-    for key, value in message.items():
-        if key not in ("role", "content") and value is not None:
-            raise RequestError(f"{path}.{key} is not supported", param=f"{path}.{key}")
-    role = message.get("role")
-    if not isinstance(role, str) or role not in ROLES:
-        allowed = ", ".join(ROLES)
-        raise RequestError(f"{path}.role must be one of {allowed}", param=f"{path}.role")
-    content = _read_content(message.get("content"), f"{path}.content")
-    return {"role": ROLES[role], "content": content}
-
-
-def _read_content(content: object, path: str) -> str:
-    if isinstance(content, str):
-        _check_unicode(content, path)
-        return content
-    if not isinstance(content, Sequence) or isinstance(content, bytes) or not content:
-        message = f"{path} must be a string, or a list of parts of type text"
-        raise RequestError(message, param=path)
-    return "\n".join(_read_part(part, f"{path}[{i}]") for i, part in enumerate(content))
-
-
-def _read_part(part: object, path: str) -> str:
-    if not isinstance(part, Mapping) or part.get("type") != "text":
-        message = f"{path} must be {{'type': 'text', 'text': …}}: this model reads text only"
-        raise RequestError(message, param=path)
-    text = part.get("text")
-    if not isinstance(text, str):
-        raise RequestError(f"{path}.text must be a string", param=f"{path}.text")
-    _check_unicode(text, f"{path}.text")
-    return text
-
-
 def _encode(backend: Backend, text: str, *, add_special_tokens: bool) -> list[int]:
     """Ids of a text. As a batch of one, because only batches let other threads run meanwhile."""
     return backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
-
-
-def _check_unicode(text: str, path: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        message = f"{path} has a lone surrogate at character {error.start}, which is no text"
-        raise RequestError(message, param=path) from error
 
 
 def _is_control(token: AddedToken, template: object) -> bool:
@@ -235,13 +215,13 @@ def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, choices)) or "(?!)")
 
 
-def _unused_characters(texts: Iterable[str]) -> tuple[str, str]:
-    """Two private-use characters that no text contains; RequestError if there are none."""
+def _unused_characters(texts: Iterable[str]) -> tuple[str, str, str]:
+    """Three private-use characters that no text contains; RequestError if there are none."""
     used = set().union(*texts)
-    unused = [char for char in PRIVATE_USE if char not in used][:2]
-    if len(unused) < 2:
+    unused = [char for char in PRIVATE_USE if char not in used][:3]
+    if len(unused) < 3:
         raise RequestError("messages contain every private-use character", param="messages")
-    return unused[0], unused[1]
+    return unused[0], unused[1], unused[2]
 
 
 def _renamed(token: AddedToken, name: str) -> AddedToken:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from engine.chat_template import DEFAULT_OPTIONS, TemplateOptions
 from engine.config import SchedulerConfig
 from engine.engine_core import EngineCore, Executor
 from engine.errors import EngineDeadError, EngineError, ModelLoadError, RequestError
@@ -44,8 +45,11 @@ class Runner(Executor, Protocol):
 class Codec(TokenBytes, Protocol):
     """A tokenizer: `engine.tokenizer.Tokenizer`, or a test's."""
 
+    @property
+    def knows_tools(self) -> bool: ...
+
     def render_chat(
-        self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool = True
+        self, messages: Sequence[Mapping[str, object]], options: TemplateOptions = DEFAULT_OPTIONS
     ) -> list[int]: ...
 
     def encode(self, text: str) -> list[int]: ...

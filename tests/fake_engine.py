@@ -9,7 +9,9 @@ import itertools
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
 
+from engine.chat_template import DEFAULT_OPTIONS, TemplateOptions
 from engine.detokenizer import TokenText, token_texts
 from engine.errors import EngineNotReadyError, RequestError
 from engine.outputs import (
@@ -167,6 +169,8 @@ class FakeEngine:
         self.token_interval = token_interval
         self.num_blocks = num_blocks
         self.room = WaitingRoom(0)
+        self.template_knows_tools = False
+        self.rendered: list[tuple[list[Mapping[str, Any]], TemplateOptions]] = []
         self.ids = itertools.count(1)
         self.live: dict[int, FakeStream] = {}
         self.listeners: list[Callable[[FinishedCandidate], None]] = []
@@ -250,16 +254,25 @@ class FakeEngine:
             for i, s in self.live.items()
         )
 
+    @property
+    def knows_tools(self) -> bool:
+        """Whether the model's chat template shows tools; raises EngineNotReadyError while loading."""
+        self._check_ready()
+        return self.template_knows_tools
+
     async def render_chat(
-        self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
+        self, messages: Sequence[Mapping[str, Any]], options: TemplateOptions = DEFAULT_OPTIONS
     ) -> list[int]:
-        """Token ids of `messages` ({"role","content"}) through the model's chat template, off the event loop.
+        """Token ids of `messages` (as `engine.messages` says) through the model's chat template, off the event loop.
 
         Control tokens inside a message's content stay text. Raises RequestError naming `messages[i].…`.
         """
         if not messages:
             raise RequestError("messages must not be empty", param="messages")
+        self.rendered.append((list(messages), options))
         text = "".join(f"<{m['role']}>{m['content']}\n" for m in messages)
+        if options.continue_final_message:
+            return list(text[:-1].encode())
         return list(text.encode())
 
     async def encode(self, text: str) -> list[int]:

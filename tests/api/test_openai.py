@@ -1,6 +1,5 @@
 """The OpenAI routes: through OpenAI's own client where it can, with plain HTTP for what it hides."""
 
-import json
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -124,96 +123,6 @@ async def test_sampling_fields_reach_the_engine(running: Running) -> None:
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
-BAD_BODIES = [
-    (CHAT, "{", None),
-    (CHAT, "[]", None),
-    (CHAT, b"\xff", None),
-    (CHAT, '{"messages": [{"role": "user", "content": "\\ud800"}]}', None),
-    (CHAT, '{"messages": [], "temperature": NaN}', None),
-    (CHAT, '{"messages": [], "x": [{"y": -1e999}]}', None),
-    (CHAT, '{"messages": [], "x": 1%s.0e9}' % ("0" * 300), None),
-    (CHAT, "[" * 100_000, None),
-    (CHAT, {}, "messages"),
-    (CHAT, {"messages": []}, "messages"),
-    (CHAT, {"messages": "hi"}, "messages"),
-    (CHAT, {"messages": [5]}, "messages[0]"),
-    (CHAT, {"messages": [{"content": "x"}]}, "messages[0].role"),
-    (CHAT, {"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
-    (CHAT, {"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
-    (
-        CHAT,
-        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-        "messages[0].content[0].type",
-    ),
-    (
-        CHAT,
-        {"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]},
-        "messages[0].content[0].text",
-    ),
-    (
-        CHAT,
-        {"messages": [*HELLO, {"role": "assistant", "tool_calls": [{}]}]},
-        "messages[1].tool_calls",
-    ),
-    (CHAT, {"messages": HELLO, "stream": "yes"}, "stream"),
-    (
-        CHAT,
-        {"messages": HELLO, "stream_options": {"include_usage": 3}},
-        "stream_options.include_usage",
-    ),
-    (CHAT, {"messages": HELLO, "logprobs": 5}, "logprobs"),
-    (CHAT, {"messages": HELLO, "n": 0}, "n"),
-    (CHAT, {"messages": HELLO, "n": 65}, "n"),
-    (CHAT, {"messages": HELLO, "temperature": 2.5}, "temperature"),
-    (CHAT, {"messages": HELLO, "stop": ""}, "stop"),
-    (CHAT, {"messages": HELLO, "priority": 101}, "priority"),
-    (CHAT, {"messages": HELLO, "cache_salt": ""}, "cache_salt"),
-    (COMPLETIONS, {"prompt": "a", "priority": "high"}, "priority"),
-    (CHAT, {"messages": HELLO, "tools": [{"type": "function"}]}, "tools"),
-    (CHAT, {"messages": HELLO, "response_format": {"type": "json_object"}}, "response_format"),
-    (CHAT, {"messages": HELLO, "use_beam_search": "yes"}, "use_beam_search"),
-    (CHAT, {"messages": HELLO, "use_beam_search": True, "n": 3, "best_of": 2}, "best_of"),
-    (CHAT, {"messages": HELLO, "use_beam_search": True, "temperature": 0.5}, "temperature"),
-    (CHAT, {"messages": HELLO, "length_penalty": 2}, "length_penalty"),
-    (CHAT, {"messages": HELLO, "use_beam_search": True, "stream": True}, "stream"),
-    (COMPLETIONS, {"prompt": "a", "use_beam_search": True, "early_stopping": 1}, "early_stopping"),
-    (CHAT, {"messages": [{"role": "user", "content": "x" * 3000}]}, "messages"),
-    (COMPLETIONS, {}, "prompt"),
-    (COMPLETIONS, {"prompt": None}, "prompt"),
-    (COMPLETIONS, {"prompt": ""}, "prompt"),
-    (COMPLETIONS, {"prompt": []}, "prompt"),
-    (COMPLETIONS, {"prompt": [True]}, "prompt[0]"),
-    (COMPLETIONS, {"prompt": ["a", 5]}, "prompt[1]"),
-    (COMPLETIONS, {"prompt": ["a", ""]}, "prompt[1]"),
-    (COMPLETIONS, {"prompt": ["a"] * 257}, "prompt"),
-    (COMPLETIONS, {"prompt": "a", "logprobs": True}, "logprobs"),
-    (COMPLETIONS, {"prompt": "a", "suffix": "b"}, "suffix"),
-    (COMPLETIONS, {"prompt": "a", "best_of": 2}, "best_of"),
-    (COMPLETIONS, {"prompt": "a", "echo": True, "logprobs": 1}, "echo"),
-    (COMPLETIONS, {"prompt": "a", "model": 5}, "model"),
-    ("/tokenize", {}, "prompt"),
-    ("/tokenize", {"prompt": "a", "messages": HELLO}, "prompt"),
-    ("/detokenize", {"tokens": ["a"]}, "tokens[0]"),
-]
-
-
-@pytest.mark.parametrize("streamed", [False, True])
-async def test_a_bad_body_is_a_400_that_names_the_field(
-    running: Running, streamed: bool, subtests: pytest.Subtests
-) -> None:
-    async with running.http() as http:
-        for path, body, param in BAD_BODIES:
-            with subtests.test(path=path, body=str(body)[:100]):
-                if isinstance(body, dict):
-                    body = json.dumps({"stream": True, **body} if streamed else body)
-                response = await http.post(path, content=body)
-                assert response.status_code == 400, response.text
-                error = response.json()["error"]
-                assert error.keys() == {"message", "type", "param", "code"}
-                assert error["type"] == "invalid_request_error"
-                assert error["param"] == param, error
-    assert running.engine.live == {}
-    assert running.context.streams == {}
 
 
 async def test_a_prompt_that_is_too_long_is_told_both_numbers(running: Running) -> None:
@@ -229,7 +138,7 @@ async def test_a_prompt_that_is_too_long_is_told_both_numbers(running: Running) 
 async def test_neutral_and_ignored_fields_pass_and_unknown_ones_are_named_once(
     running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
-    body = {"messages": HELLO, "user": "u", "tools": None, "tool_choice": "none", "best_of": 1}
+    body = {"messages": HELLO, "user": "u", "tools": None, "tool_choice": "auto", "best_of": 1}
     body |= {"response_format": {"type": "text"}, "zebra": 1, "apple": 2, "audio": None}
     with caplog.at_level(logging.WARNING, "api"):
         async with running.http() as http:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from engine.async_engine import AsyncEngine, LoadedModel
+from engine.chat_template import DEFAULT_OPTIONS, TemplateOptions
 from engine.config import EngineConfig, SchedulerConfig
 from engine.errors import (
     EngineDeadError,
@@ -64,11 +65,13 @@ class Letters:
         self.threads.add(threading.current_thread().name)
         return b"" if token_id == EOS_TOKEN_ID else self.token_bytes(token_id)
 
+    knows_tools = True
+
     def render_chat(
-        self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool = True
+        self, messages: Sequence[Mapping[str, object]], options: TemplateOptions = DEFAULT_OPTIONS
     ) -> list[int]:
         self.threads.add(threading.current_thread().name)
-        return [len(messages), int(add_generation_prompt)]
+        return [len(messages), int(options.add_generation_prompt)]
 
     def encode(self, text: str) -> list[int]:
         self.threads.add(threading.current_thread().name)
@@ -721,7 +724,10 @@ async def test_listeners_hear_of_every_candidate_in_the_loop() -> None:
 async def test_text_is_made_off_the_loop() -> None:
     async with running(spelled("a")) as rig:
         assert await rig.engine.render_chat([{}, {}]) == [2, 1]
-        assert await rig.engine.render_chat([{}], add_generation_prompt=False) == [1, 0]
+        assert await rig.engine.render_chat([{}], TemplateOptions(add_generation_prompt=False)) == [
+            1,
+            0,
+        ]
         assert await rig.engine.encode("ĀĂ") == [0, 2]
         assert await rig.engine.encode_answer("ĀĂ") == [0, 2]
         assert await rig.engine.decode([0, 2]) == "ĀĂ"

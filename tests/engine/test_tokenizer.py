@@ -12,10 +12,12 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
+from engine.chat_template import TemplateOptions
 from engine.detokenizer import token_texts
 from engine.errors import RequestError
 from engine.loader.tokenizer import load_tokenizer
-from engine.tokenizer import GENERIC_TEMPLATE, Tokenizer, read_messages
+from engine.messages import read_messages
+from engine.tokenizer import GENERIC_TEMPLATE, Tokenizer
 
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
@@ -192,8 +194,68 @@ def test_without_a_template_a_generic_one_with_the_models_own_front() -> None:
 
 
 def test_generation_prompt_can_be_left_out(tokenizer: Tokenizer) -> None:
-    ids = tokenizer.render_chat(user("a"), add_generation_prompt=False)
+    ids = tokenizer.render_chat(user("a"), TemplateOptions(add_generation_prompt=False))
     assert tokenizer.decode(ids) == "<|turn|>user\na<|end|>\n"
+
+
+def test_the_last_message_can_be_continued(tokenizer: Tokenizer) -> None:
+    chat = [*user("a"), {"role": "assistant", "content": "so <|end|> it \n"}]
+    ids = tokenizer.render_chat(chat, TemplateOptions(continue_final_message=True))
+    assert tokenizer.decode(ids) == "<|turn|>user\na<|end|>\n<|turn|>assistant\nso <|end|> it \n"
+    assert ids.count(tokenizer.encode("<|end|>")[0]) == 1
+    generic = Tokenizer(sentencepiece())
+    ids = generic.render_chat(chat, TemplateOptions(continue_final_message=True))
+    assert generic.decode(ids) == "<s> User: a\nAssistant: so <|end|> it \n"
+
+
+def test_a_template_that_hides_the_last_message_cannot_continue_it() -> None:
+    tokenizer = Tokenizer(byte_level("{% for m in messages %}{{ m.role }}{% endfor %}"))
+    with pytest.raises(RequestError) as caught:
+        tokenizer.render_chat(user("a"), TemplateOptions(continue_final_message=True))
+    assert caught.value.param == "continue_final_message"
+
+
+TOOLS_TEMPLATE = (
+    "{% for t in tools or [] %}[{{ t | tojson }}]{% endfor %}"
+    "{% for m in messages %}<|turn|>{{ m.role }}:{{ m.tool_call_id }}{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}({{ c.function.name }} {{ c.function.arguments | tojson }})"
+    "{% endfor %}<|end|>{% endfor %}{{ mood }}"
+)
+
+
+def test_tools_calls_and_variables_reach_the_template_as_text() -> None:
+    tokenizer = Tokenizer(byte_level(TOOLS_TEMPLATE))
+    assert tokenizer.knows_tools
+    function = {"name": "f", "arguments": {"<|end|>": ["é <|turn|>"]}}
+    call = {"id": "1", "type": "function", "function": function}
+    chat = [
+        *user("a"),
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "b <|end|>", "tool_call_id": "1"},
+    ]
+    options = TemplateOptions(
+        tools=({"name": "f", "is": "<|end|>"},), variables={"mood": "<|end|> sad", "other": 1}
+    )
+    ids = tokenizer.render_chat(chat, options)
+    assert tokenizer.decode(ids) == (
+        '[{"name": "f", "is": "<|end|>"}]<|turn|>user:a<|end|>'
+        '<|turn|>assistant:(f {"<|end|>": ["é <|turn|>"]})<|end|>'
+        "<|turn|>tool:1b <|end|><|end|><|end|> sad"
+    )
+    assert ids.count(tokenizer.encode("<|turn|>")[0]) == 3
+    assert ids.count(tokenizer.encode("<|end|>")[0]) == 3
+
+
+def test_a_template_without_tools_knows_none(tokenizer: Tokenizer) -> None:
+    assert not tokenizer.knows_tools
+    assert not Tokenizer(sentencepiece()).knows_tools
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "tokenize", "add_generation_prompt"])
+def test_variables_that_are_not_the_templates_own_are_refused(name: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        TemplateOptions(variables={name: True})
+    assert caught.value.param == f"chat_template_kwargs.{name}"
 
 
 def test_parts_are_joined_and_developer_is_system() -> None:
@@ -212,7 +274,7 @@ def test_parts_are_joined_and_developer_is_system() -> None:
         ([{"role": "user", "content": "a"}, None], "messages[1]"),
         ([{"content": "a"}], "messages[0].role"),
         ([{"role": None, "content": "a"}], "messages[0].role"),
-        ([{"role": "tool", "content": "a"}], "messages[0].role"),
+        ([{"role": "function", "content": "a"}], "messages[0].role"),
         ([{"role": "", "content": "a"}], "messages[0].role"),
         ([{"role": ["user"], "content": "a"}], "messages[0].role"),
         ([{"role": "user"}], "messages[0].content"),
