@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from engine.async_engine import AsyncEngine, LoadedModel
+from engine.chat_template import DEFAULT_OPTIONS, TemplateOptions
 from engine.config import EngineConfig
 from engine.sampling_params import SamplingParams
 from tests.api.conftest import Running, Start
@@ -28,10 +29,12 @@ class Letters:
     def visible_bytes(self, token_id: int) -> bytes:
         return b"" if token_id == EOS_TOKEN_ID else self.token_bytes(token_id)
 
+    knows_tools = False
+
     def render_chat(
-        self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool = True
+        self, messages: Sequence[Mapping[str, object]], options: TemplateOptions = DEFAULT_OPTIONS
     ) -> list[int]:
-        return PROMPT[: 3 + len(messages) + add_generation_prompt]
+        return PROMPT[: 3 + len(messages) + options.add_generation_prompt]
 
     def encode(self, text: str) -> list[int]:
         return [ord(char) % 250 + 3 for char in text]

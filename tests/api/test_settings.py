@@ -22,6 +22,7 @@ DESIGNED = [
     "rope-scaling",
     "max-num-seqs",
     "max-num-batched-tokens",
+    "max-waiting",
     "scheduling-policy",
     "dtype",
     "kv-cache-dtype",
