@@ -3,7 +3,7 @@
 Each kernel is compiled with the constants, warps and stages that a launch would choose, for an A100 (sm_80), an H200 (sm_90), a
 B200 (sm_100) and an MI300X (gfx942). What the design asks for is checked in the binaries: no spills, shared memory within
 the chip's, tensor-core instructions in products, 16-byte loads of keys and values. The exit code is 1 if something fails.
-`--write` puts the table into docs/kernels.md; `--quick` compiles two models' shapes only. The last line is JSON.
+`--write` puts the table into docs/kernels.md; `--quick` compiles one model's shapes only. The last line is JSON.
 """
 
 import argparse
@@ -64,7 +64,7 @@ def write_table(text: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Compile all Triton kernels and inspect them.")
-    parser.add_argument("--quick", action="store_true", help="the shapes of two models only")
+    parser.add_argument("--quick", action="store_true", help="the shapes of one model only")
     parser.add_argument("--write", action="store_true", help="write the table to docs/kernels.md")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()

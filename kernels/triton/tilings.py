@@ -27,11 +27,11 @@ class Tiling:
 # By padded head dim: 16-bit numbers, then float32, whose products take three times the registers (two on AMD).
 _AMPERE = {
     2: {64: Tiling(128, 128, 8, 3), 128: Tiling(128, 32, 8, 3), 256: Tiling(64, 32, 8, 2)},
-    4: {64: Tiling(32, 32, 4, 2), 128: Tiling(16, 32, 4, 2), 256: Tiling(16, 16, 4, 2)},
+    4: {64: Tiling(16, 32, 4, 2), 128: Tiling(16, 32, 4, 2), 256: Tiling(16, 16, 4, 2)},
 }
 _HOPPER = {
     2: {64: Tiling(128, 128, 8, 3), 128: Tiling(128, 64, 8, 3), 256: Tiling(128, 32, 8, 3)},
-    4: _AMPERE[4],
+    4: _AMPERE[4] | {64: Tiling(32, 32, 4, 2)},
 }
 _CDNA = {
     2: {64: Tiling(128, 64, 4, 2), 128: Tiling(128, 64, 4, 2), 256: Tiling(64, 32, 4, 2)},

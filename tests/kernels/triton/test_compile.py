@@ -20,7 +20,7 @@ def run_module(*arguments: str, cache: Path, program: str | None = None) -> str:
         [sys.executable, "-W", "error", *command],
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=800,
         env=environment,
         cwd=ROOT,
         check=False,
@@ -29,8 +29,8 @@ def run_module(*arguments: str, cache: Path, program: str | None = None) -> str:
     return done.stdout
 
 
-@pytest.mark.timeout(600)
-def test_two_models_shapes_compile_without_spills(tmp_path: Path) -> None:
+@pytest.mark.timeout(900)
+def test_one_models_shapes_compile_without_spills(tmp_path: Path) -> None:
     report = json.loads(run_module("--quick", "--jobs", "1", cache=tmp_path).splitlines()[-1])
     assert report["failed"] == []
     seen = {(binary["kernel"], binary["target"]): binary for binary in report["binaries"]}
