@@ -5,7 +5,6 @@ response runs, so nothing can be left behind. Headers go out with the first even
 is an ordinary error response.
 """
 
-import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,6 +20,7 @@ from api.context import ApiContext
 from api.engine_calls import failure_of, running_together, unless_disconnected
 from api.errors import as_api_error, error_object
 from api.openai_documents import Choice, Head, Shape, total_usage, usage_so_far
+from api.sse import end_stream, send_data, send_text, start_stream
 from chat.ports import Stream
 from engine.errors import RequestError
 from engine.outputs import CandidateFinished, EngineEvent, FinishReason, TextDelta
@@ -99,24 +99,23 @@ class GenerationResponse(Response):
                         await self._send_opening(send)
                     await self._send_event(send, choice, event)
                 if self._job.usage_chunks != "none":
-                    await _send_data(send, self._chunk([], self._usage()))
-                await _send_text(send, "[DONE]")
+                    await send_data(send, self._chunk([], self._usage()))
+                await send_text(send, "[DONE]")
             except Exception as error:
                 if not started:
                     raise
                 logger.error("a stream failed", exc_info=error)
                 known = as_api_error(error)
                 document = error_object(known.status, known.message, known.param, known.code)
-                await _send_data(send, document)
-        await send({"type": "http.response.body", "body": b""})
+                await send_data(send, document)
+        await end_stream(send)
 
     async def _send_opening(self, send: Send) -> None:
-        headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await start_stream(send)
         for choice in self._choices:
             fields = self._job.shape.opening(choice)
             if fields is not None:
-                await _send_data(send, self._chunk([{"index": choice.index, **fields, **_OPEN}]))
+                await send_data(send, self._chunk([{"index": choice.index, **fields, **_OPEN}]))
 
     async def _send_event(self, send: Send, choice: Choice, event: EngineEvent) -> None:
         shape, with_logprobs = self._job.shape, self._job.with_logprobs
@@ -129,7 +128,7 @@ class GenerationResponse(Response):
             case _:
                 return
         for fields in chunks:
-            await _send_data(send, self._chunk([{"index": choice.index, **fields}]))
+            await send_data(send, self._chunk([{"index": choice.index, **fields}]))
 
     def _chunk(
         self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None
@@ -177,12 +176,3 @@ def _take_in(choice: Choice, event: EngineEvent) -> None:
             raise failure_of(event)
         case CandidateFinished():
             choice.end = event
-
-
-async def _send_data(send: Send, document: dict[str, Any]) -> None:
-    await _send_text(send, json.dumps(document, ensure_ascii=False, separators=(",", ":")))
-
-
-async def _send_text(send: Send, data: str) -> None:
-    body = f"data: {data}\n\n".encode()
-    await send({"type": "http.response.body", "body": body, "more_body": True})

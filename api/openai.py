@@ -1,16 +1,15 @@
 """/v1/models, /v1/chat/completions, /v1/completions, /v1/embeddings, /tokenize, /detokenize: as OpenAI and vLLM serve them."""
 
 import time
-from typing import Annotated, Any, TypeVar
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 
-from api.bodies import read_body
 from api.chat_prompt import render_prompt
-from api.context import ApiContext, context_of
+from api.context import ApiContext
 from api.embeddings import EmbeddingJob, EmbeddingResponse
-from api.errors import ApiError
 from api.generation import GenerationResponse, Job, Prompt
+from api.model_context import Context, check_model, read_for_model
 from api.openai_documents import ChatShape, CompletionShape, Head, Shape
 from api.openai_schema import (
     ChatBody,
@@ -28,21 +27,6 @@ from api.tools import read_tool_use
 from engine.errors import RequestError
 from engine.sampling_params import SamplingParams
 
-Body = TypeVar(
-    "Body", bound=ChatBody | CompletionBody | EmbeddingBody | TokenizeBody | DetokenizeBody
-)
-
-
-def _open_context(request: Request) -> ApiContext:
-    """The context of a server that has a model and takes requests; else 503."""
-    context = context_of(request)
-    if context.draining:
-        raise ApiError(503, "the server is shutting down", code="shutting_down")
-    _ = context.engine.info
-    return context
-
-
-Context = Annotated[ApiContext, Depends(_open_context)]
 router = APIRouter()
 _started = int(time.time())
 
@@ -54,14 +38,14 @@ async def list_models(context: Context) -> dict[str, Any]:
 
 @router.get("/v1/models/{name:path}")
 async def show_model(context: Context, name: str) -> dict[str, Any]:
-    _check_model(context, name)
+    check_model(context, name)
     return _model_document(context.engine)
 
 
 @router.post("/v1/chat/completions")
 async def complete_chat(context: Context, request: Request) -> GenerationResponse:
     """Answer a conversation."""
-    body = await _read(context, request, ChatBody)
+    body = await read_for_model(context, request, ChatBody)
     params = body.sampling()
     use = read_tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
     if use is not None and use.must_call:
@@ -75,7 +59,7 @@ async def complete_chat(context: Context, request: Request) -> GenerationRespons
 @router.post("/v1/completions")
 async def complete(context: Context, request: Request) -> GenerationResponse:
     """Continue one prompt or several."""
-    body = await _read(context, request, CompletionBody)
+    body = await read_for_model(context, request, CompletionBody)
     params = body.sampling()
     if body.echo and params.logprobs is not None:
         raise RequestError("echo: log-probabilities of a prompt are not supported", param="echo")
@@ -87,7 +71,7 @@ async def complete(context: Context, request: Request) -> GenerationResponse:
 @router.post("/v1/embeddings")
 async def embed(context: Context, request: Request) -> EmbeddingResponse:
     """The vectors of one text or several: the mean of their tokens' final states, at length 1."""
-    body = await _read(context, request, EmbeddingBody)
+    body = await read_for_model(context, request, EmbeddingBody)
     body.check_fields()
     info = context.engine.info
     dimensions = info.hidden_size if body.dimensions is None else body.dimensions
@@ -103,7 +87,7 @@ async def embed(context: Context, request: Request) -> EmbeddingResponse:
 @router.post("/tokenize")
 async def tokenize(context: Context, request: Request) -> dict[str, Any]:
     """Token ids of a plain prompt (control tokens are parsed) or of messages (they stay text)."""
-    body = await _read(context, request, TokenizeBody)
+    body = await read_for_model(context, request, TokenizeBody)
     if (body.prompt is None) is (body.messages is None):
         raise RequestError("prompt: give either prompt or messages", param="prompt")
     if body.messages is not None:
@@ -117,22 +101,8 @@ async def tokenize(context: Context, request: Request) -> dict[str, Any]:
 @router.post("/detokenize")
 async def detokenize(context: Context, request: Request) -> dict[str, str]:
     """Text of token ids, special tokens shown."""
-    body = await _read(context, request, DetokenizeBody)
+    body = await read_for_model(context, request, DetokenizeBody)
     return {"prompt": await context.engine.decode(body.tokens)}
-
-
-async def _read(context: ApiContext, request: Request, model: type[Body]) -> Body:
-    body = await read_body(request, model)
-    if body.model is not None:
-        _check_model(context, body.model)
-    return body
-
-
-def _check_model(context: ApiContext, name: str) -> None:
-    served = context.engine.info.model_name
-    if name != served:
-        message = f"model: there is no {name!r} here, only {served!r}"
-        raise ApiError(404, message, param="model", code="model_not_found")
 
 
 async def _read_prompt(context: ApiContext, raw: str | list[int], param: str, echo: bool) -> Prompt:

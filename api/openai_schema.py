@@ -54,12 +54,14 @@ EMBEDDING_UNSUPPORTED_FIELDS: Mapping[str, tuple[object, ...]] = {
 }
 
 
-class _Body(BaseModel):
+class Body(BaseModel):
+    """What every body may say."""
+
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
     model: str | None = None
 
-    def _given(
+    def given(
         self, known: frozenset[str], unsupported: Mapping[str, tuple[object, ...]]
     ) -> dict[str, Any]:
         """The fields that are not null. Raises RequestError for unsupported ones; warns of unknown ones."""
@@ -84,10 +86,15 @@ class StreamOptions(BaseModel):
     continuous_usage_stats: bool | None = None
 
 
-class GenerationBody(_Body):
-    """What both kinds of completion share."""
+class StreamFlag(BaseModel):
+    """A body that may ask for a stream."""
 
     stream: bool | None = None
+
+
+class GenerationBody(Body, StreamFlag):
+    """What both kinds of completion share."""
+
     stream_options: StreamOptions | None = None
 
     def usage_chunks(self) -> Literal["none", "last", "every"]:
@@ -102,7 +109,7 @@ class GenerationBody(_Body):
 
     def sampling(self) -> SamplingParams:
         """The sampling fields, checked. Raises RequestError; warns of unknown fields."""
-        given = self._given(SAMPLING_FIELDS, UNSUPPORTED_FIELDS)
+        given = self.given(SAMPLING_FIELDS, UNSUPPORTED_FIELDS)
         sampling = {name: value for name, value in given.items() if name in SAMPLING_FIELDS}
         params = SamplingParams.from_mapping(sampling)
         if params.beams is not None and self.stream:
@@ -132,7 +139,7 @@ class CompletionBody(GenerationBody):
     echo: bool | None = None
 
 
-class EmbeddingBody(_Body):
+class EmbeddingBody(Body):
     """POST /v1/embeddings; `input` is a string, token ids, or a list of either."""
 
     input: Any
@@ -141,10 +148,10 @@ class EmbeddingBody(_Body):
 
     def check_fields(self) -> None:
         """Raises RequestError for unsupported fields; warns of unknown ones."""
-        self._given(frozenset(), EMBEDDING_UNSUPPORTED_FIELDS)
+        self.given(frozenset(), EMBEDDING_UNSUPPORTED_FIELDS)
 
 
-class TokenizeBody(_Body):
+class TokenizeBody(Body):
     """POST /tokenize: a plain prompt, or messages through the chat template."""
 
     prompt: str | None = None
@@ -155,7 +162,7 @@ class TokenizeBody(_Body):
     tools: list[Tool] | None = Field(default=None, max_length=MAX_TOOLS)
 
 
-class DetokenizeBody(_Body):
+class DetokenizeBody(Body):
     """POST /detokenize."""
 
     tokens: list[int] = Field(max_length=2**20)
