@@ -1,5 +1,6 @@
 # make run      set everything up, fetch the built-in model once, start the app
 # make test     set everything up and run every test
+# make clients  set everything up and run the tests with programs of others (they are large)
 # make check    format, lint, types, import rules
 # make kernels  compile the GPU kernels for four GPUs, without one, and check the binaries
 # make bench    run every benchmark; each ends in one line of JSON
@@ -10,13 +11,16 @@ ARGS ?=
 # Tests run on all cores, but a browser and a model want memory too.
 WORKERS ?= 2
 
-.PHONY: run test check kernels bench screenshots clean
+.PHONY: run test clients check kernels bench screenshots clean
 
 run: .venv/run.stamp
 	$(BIN)/python app.py $(ARGS)
 
 test: .venv/dev.stamp
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+clients: .venv/clients.stamp
+	$(BIN)/python -m pytest -m clients tests/clients $(ARGS)
 
 check: .venv/dev.stamp
 	$(BIN)/ruff format --check .
@@ -44,6 +48,10 @@ clean:
 
 .venv/run.stamp: requirements.txt | .venv/bin/python
 	$(BIN)/python -m pip install -r requirements.txt
+	@touch $@
+
+.venv/clients.stamp: requirements-clients.txt .venv/dev.stamp
+	$(BIN)/python -m pip install --quiet -r requirements-clients.txt
 	@touch $@
 
 .venv/dev.stamp: requirements.txt requirements-dev.txt | .venv/bin/python

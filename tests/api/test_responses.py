@@ -29,7 +29,8 @@ async def test_a_text_is_answered(client: AsyncOpenAI, running: Running) -> None
     )
     assert (response.status, response.output_text) == ("completed", ANSWER)
     assert (response.instructions, response.metadata) == ("Be brief.", {"a": "b"})
-    assert (response.error, response.incomplete_details, response.store) == (None, None, False)
+    assert (response.error, response.incomplete_details) == (None, None)
+    assert response.model_dump()["store"] is False
     prompt = len("<system>Be brief.\n<user>hello\n")
     usage = response.usage
     assert usage is not None

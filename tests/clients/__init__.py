@@ -1,0 +1,1 @@
+"""Programs that people use with OpenAI, run against a live server as they are."""

@@ -1,0 +1,27 @@
+"""langchain-openai: chat, stream, n, tools, the newer API, embeddings, errors."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from tests.api.conftest import Start
+from tests.clients.conftest import needs, saying
+
+pytestmark = needs("langchain_openai")
+CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Łódź"}}</tool_call>'
+
+
+async def test_ordinary_calls(start: Start, script: Callable[..., Awaitable[Any]]) -> None:
+    running = await start(saying(CALL, "two", "three"))
+    found = await script("langchain_calls.py", running)
+    usage = found.pop("usage")
+    assert (usage["input_tokens"], usage["output_tokens"]) == (30, len(CALL))
+    assert found == {
+        "text": CALL,
+        "streamed": CALL,
+        "many": [CALL, "two", "three"],
+        "calls": [["weather", {"city": "Łódź"}]],
+        "streamed_calls": [["weather", {"city": "Łódź"}]],
+        "responses": CALL,
+        "embedded": [8, 8],
+        "errors": ["BadRequestError", "NotFoundError"],
+    }
