@@ -47,6 +47,7 @@ async def complete_chat(context: Context, request: Request) -> GenerationRespons
     """Answer a conversation."""
     body = await read_for_model(context, request, ChatBody)
     params = body.sampling()
+    await context.engine.prepare(params)
     use = read_tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
     if use is not None and use.must_call:
         message = "tool_choice: only none and auto are supported"
@@ -63,6 +64,7 @@ async def complete(context: Context, request: Request) -> GenerationResponse:
     params = body.sampling()
     if body.echo and params.logprobs is not None:
         raise RequestError("echo: log-probabilities of a prompt are not supported", param="echo")
+    await context.engine.prepare(params)
     named = read_prompts(body.prompt, "prompt")
     prompts = [await _read_prompt(context, item, name, bool(body.echo)) for name, item in named]
     return _respond(context, body, params, prompts, CompletionShape())

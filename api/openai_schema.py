@@ -7,11 +7,13 @@ same as absent. Anything else is unknown: ignored, and named in one warning line
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal, TypeGuard
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.errors import shorten
+from api.response_format import read_response_format
 from api.tools import MAX_TOOLS, Tool
 from engine.errors import RequestError
 from engine.sampling_params import SAMPLING_FIELDS, SamplingParams
@@ -38,7 +40,6 @@ UNSUPPORTED_FIELDS: Mapping[str, tuple[object, ...]] = {
     "modalities": (["text"],),
     "prediction": (),
     "reasoning_effort": ("none",),
-    "response_format": ({"type": "text"},),
     "suffix": ("",),
     "verbosity": ("medium",),
     "web_search_options": (),
@@ -96,6 +97,7 @@ class GenerationBody(Body, StreamFlag):
     """What both kinds of completion share."""
 
     stream_options: StreamOptions | None = None
+    response_format: dict[str, Any] | None = None
 
     def usage_chunks(self) -> Literal["none", "last", "every"]:
         """Which chunks of a stream carry usage. Raises RequestError for options without a stream."""
@@ -111,11 +113,21 @@ class GenerationBody(Body, StreamFlag):
         """The sampling fields, checked. Raises RequestError; warns of unknown fields."""
         given = self.given(SAMPLING_FIELDS, UNSUPPORTED_FIELDS)
         sampling = {name: value for name, value in given.items() if name in SAMPLING_FIELDS}
-        params = SamplingParams.from_mapping(sampling)
+        params = self._with_response_format(SamplingParams.from_mapping(sampling))
         if params.beams is not None and self.stream:
             message = "stream: only false is allowed with use_beam_search; a search has no text before its end"
             raise RequestError(message, param="stream")
         return params
+
+    def _with_response_format(self, params: SamplingParams) -> SamplingParams:
+        grammar = read_response_format(self.response_format)
+        if grammar is None:
+            return params
+        if params.grammar is not None:
+            first = params.grammar.param
+            message = f"response_format: {first} says already what the answer must be"
+            raise RequestError(message, param="response_format")
+        return replace(params, grammar=grammar)
 
 
 class ChatBody(GenerationBody):

@@ -26,6 +26,7 @@ from chat.turns import (
     as_frame_error,
     as_full_context,
     candidate_seeds,
+    check_beginning,
     check_content,
     merge_sampling,
     prompt_messages,
@@ -240,6 +241,7 @@ class ChatService:
         stored_sampling = turn.conversation.sampling if turn.conversation else None
         sampling = merge_sampling(DEFAULT_SAMPLING, stored_sampling, turn.sampling)
         params = read_sampling(sampling, turn.n)
+        check_beginning(turn.beginning, params)
         prompt = await self._checked_prompt(turn, params)
         sampling.pop("n", None)
         new = NewTurn(
@@ -283,6 +285,7 @@ class ChatService:
                 prompt_messages(system_prompt, path, turn.content)
             )
             prompt += turn.beginning.token_ids
+            await self._engine.prepare(params)
             self._engine.check_request(prompt, params)
         except RequestError as error:
             told = as_full_context(error) if turn.beginning.token_ids else error

@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from engine.errors import RequestError
+from engine.grammar_spec import GRAMMAR_FIELDS
 from engine.sampling_params import SamplingParams
-from storage.records import MessageRecord
+from storage.records import AnswerText, MessageRecord
 
 DEFAULT_SAMPLING: Mapping[str, Any] = {"temperature": 0.8}
 TITLE_LENGTH = 48
@@ -47,10 +48,15 @@ def title_of(content: str) -> str:
 
 
 def merge_sampling(*layers: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Sampling keys in wire form; later layers win, null counts as absent."""
+    """Sampling keys in wire form; later layers win, null counts as absent.
+
+    A layer that says what answers must look like replaces what an earlier one said about that, in whichever field.
+    """
     merged: dict[str, Any] = {}
     for layer in layers:
         given = {key: value for key, value in (layer or {}).items() if value is not None}
+        if not GRAMMAR_FIELDS.isdisjoint(given):
+            merged = {key: value for key, value in merged.items() if key not in GRAMMAR_FIELDS}
         merged |= {_ALIASES.get(key, key): value for key, value in given.items()}
     return merged
 
@@ -72,6 +78,13 @@ def read_sampling(sampling: Mapping[str, Any], n: int | None) -> SamplingParams:
     if n < 1:
         raise RequestError(f"n is {n}; at least one answer is needed", param="n")
     return replace(params, n=n)
+
+
+def check_beginning(beginning: AnswerText, params: SamplingParams) -> None:
+    """Raise RequestError for an answer that is to go on under a grammar: that would begin anew in its middle."""
+    if params.grammar is not None and beginning.token_ids:
+        param = params.grammar.param
+        raise RequestError(f"{param}: an answer cannot be continued under a grammar", param=param)
 
 
 def candidate_seeds(params: SamplingParams) -> tuple[int | None, ...]:

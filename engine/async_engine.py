@@ -20,6 +20,7 @@ from engine.config import EngineConfig
 from engine.detokenizer import TokenText, token_texts
 from engine.engine_core import EngineCore
 from engine.errors import EngineDeadError, EngineError, EngineNotReadyError, RequestError
+from engine.grammar import GrammarCompiler
 from engine.output_processor import ProcessedOutputs
 from engine.outputs import RequestFinished
 from engine.pooling import StateSum
@@ -90,6 +91,7 @@ class AsyncEngine:
         self._listeners: list[Callable[[FinishedCandidate], None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._model: LoadedModel | None = None
+        self._grammars: GrammarCompiler | None = None
         self._error: EngineError | None = None
         self._settled = asyncio.Event()
         self._ended = asyncio.Event()
@@ -116,6 +118,8 @@ class AsyncEngine:
             await self._ended.wait()
             self._worker.join()
         self._pool.shutdown(wait=False)
+        if self._grammars is not None:
+            self._grammars.close()
 
     @property
     def status(self) -> EngineStatus:
@@ -185,6 +189,15 @@ class AsyncEngine:
 
     # --- requests --------------------------------------------------------------------------------
 
+    async def prepare(self, params: SamplingParams) -> None:
+        """Compile the grammar of `params` off the event loop, so that `check_request` and `submit` need not.
+
+        Raises RequestError that names the field, and the place in it.
+        """
+        grammars = self._compiler()
+        if params.grammar is not None:
+            await asyncio.wrap_future(grammars.compile_soon(params.grammar))
+
     def check_request(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
         """Raise what `submit` would raise, and do nothing: chat stores a turn between the two.
 
@@ -195,6 +208,8 @@ class AsyncEngine:
         info = model.runner.info
         validate_for_model(params, info.vocab_size, info.max_num_seqs)
         check_request(model.runner.scheduler_config, prompt_token_ids, params)
+        if params.grammar is not None:
+            self._compiler().compile(params.grammar)
         low, high = min(prompt_token_ids), max(prompt_token_ids)
         if low < 0 or high >= info.vocab_size:
             message = f"the prompt has token id {low if low < 0 else high}; {info.vocab_size - 1} is the largest"
@@ -229,8 +244,10 @@ class AsyncEngine:
         self, prompt_token_ids: Sequence[int], params: SamplingParams, state_sum: StateSum | None
     ) -> RequestStream:
         request_id, arrival_time = next(self._ids), time.monotonic()
+        grammar = None if params.grammar is None else self._compiler().compile(params.grammar)
+        prompt = list(prompt_token_ids)
         self._room.enter(request_id)
-        request = Request(request_id, list(prompt_token_ids), params, arrival_time, state_sum)
+        request = Request(request_id, prompt, params, arrival_time, state_sum, grammar)
         stream = RequestStream(request_id, params.n, self._worker.abort, self._awaited)
         self._streams[request_id] = stream
         self._worker.submit(request)
@@ -248,6 +265,11 @@ class AsyncEngine:
 
     def _tokenizer(self) -> Codec:
         return self._alive().tokenizer
+
+    def _compiler(self) -> GrammarCompiler:
+        self._alive()
+        assert self._grammars is not None, "ready without a compiler of grammars"
+        return self._grammars
 
     async def _in_pool(self, function: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function)
@@ -280,6 +302,7 @@ class AsyncEngine:
                     future.set_result(value)
             case Ready(model):
                 self._model = model
+                self._grammars = _grammar_compiler(model)
                 self._settled.set()
             case Refused(request_id, error):
                 self._fail(request_id, error)
@@ -324,3 +347,9 @@ class AsyncEngine:
                 future.set_exception(EngineDeadError(str(error)))
         self._settled.set()
         self._ended.set()
+
+
+def _grammar_compiler(model: LoadedModel) -> GrammarCompiler:
+    runner = model.runner
+    eos_token_ids = runner.scheduler_config.eos_token_ids
+    return GrammarCompiler(model.tokenizer, runner.info.vocab_size, eos_token_ids)

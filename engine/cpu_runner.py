@@ -113,8 +113,9 @@ class CpuRunner:
         """Do the block copies, compute the scheduled tokens, draw one token per SampleRequest."""
         self._copy_blocks(plan.block_copies)
         sampled = [sequence.samples for sequence in plan.scheduled if sequence.samples]
-        logits = torch.from_numpy(self._model.run(build_step_input(plan.scheduled)))
         requests = [request for samples in sampled for request in samples]
+        self._sampler.prepare(requests)
+        logits = torch.from_numpy(self._model.run(build_step_input(plan.scheduled)))
         if len(requests) > len(sampled):
             # The candidates of one prompt draw from one row.
             logits = logits[[i for i, samples in enumerate(sampled) for _ in samples]]

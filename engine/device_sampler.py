@@ -1,7 +1,7 @@
 """Draws where the logits are, so that of a step's logits only token ids reach the host.
 
 Means what `engine.sampler` means, in the same order: temperature, min_p and top_k as lower bounds, top_p on what they left, one
-draw; equal logits rank by token id. Rows that ask for more (penalties, biases, forbidden ids, log-probabilities, beams), and rows
+draw; equal logits rank by token id. Rows that ask for more (penalties, biases, forbidden ids, log-probabilities, beams, grammars), and rows
 whose logits are not finite, go to the host's sampler. Nothing waits for the device but the ids at the end.
 """
 
@@ -23,6 +23,10 @@ class DeviceSampler:
 
     def __init__(self, host: Sampler) -> None:
         self._host = host
+
+    def prepare(self, requests: Sequence[SampleRequest]) -> None:
+        """Begin to work out what the grammars of `requests` allow; `sample` of the same requests must follow."""
+        self._host.prepare(requests)
 
     def sample(self, logits: torch.Tensor, requests: Sequence[SampleRequest]) -> list[SampledToken]:
         """`logits` [len(requests), vocab_size] float32, on any device; unchanged."""
@@ -85,6 +89,7 @@ def is_plain(request: SampleRequest) -> bool:
         or params.repetition_penalty != 1.0
         or params.logprobs is not None
         or request.num_candidates
+        or request.matcher is not None
     )
 
 

@@ -33,6 +33,10 @@ class OverloadedError(EngineError):
     """Too many requests wait already: try again later."""
 
 
+class GrammarError(EngineError):
+    """A grammar's matcher gave up in the middle of an answer: that sequence ends with an error."""
+
+
 class EngineNotReadyError(EngineError):
     """The model is still loading: try again."""
 

@@ -100,10 +100,11 @@ class ModelRunner:
             for row, sequence in enumerate(plan.scheduled)
             if sequence.samples
         ]
+        requests = [request for _, samples in sampled for request in samples]
+        self._sampler.prepare(requests)
         logits, state_sums = self._forward(plan.scheduled, [row for row, _ in sampled])
         # The candidates of one prompt draw from one row.
         rows = [i for i, (_, samples) in enumerate(sampled) for _ in samples]
-        requests = [request for _, samples in sampled for request in samples]
         if len(rows) > len(sampled):
             logits = logits[rows]
         tokens = self._sampler.sample(logits, requests) if requests else []

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from engine.grammar_spec import TokenMatcher
 from engine.sampling_params import SamplingParams
 
 
@@ -38,7 +39,8 @@ class SampleRequest:
     `seed` is None for a sequence without one: draws then come from fresh entropy. The n-th output token of a
     seeded sequence depends on (seed, n) and the logits only: `len(output_token_ids)` is n. The token lists are
     views of the sequence, valid during the step. `forbidden_token_ids` cannot be drawn (min_tokens). A beam search
-    wants its `num_candidates` best tokens, as `top_logprobs` of what is drawn; 0 outside of one.
+    wants its `num_candidates` best tokens, as `top_logprobs` of what is drawn; 0 outside of one. With a `matcher` only
+    what it allows can be drawn.
     """
 
     seq_id: int
@@ -48,6 +50,7 @@ class SampleRequest:
     output_token_ids: Sequence[int]
     forbidden_token_ids: tuple[int, ...] = ()
     num_candidates: int = 0
+    matcher: TokenMatcher | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +94,15 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class SampledToken:
-    """What was drawn; `logprob` and `top_logprobs` (best first) only when the request asked for them."""
+    """What was drawn; `logprob` and `top_logprobs` (best first) only when the request asked for them.
+
+    `error` says why nothing could be drawn; `token_id` is -1 then.
+    """
 
     token_id: int
     logprob: TokenLogprob | None = None
     top_logprobs: tuple[TokenLogprob, ...] = ()
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,28 +1,33 @@
 """Logits to tokens: bias, penalties, temperature, truncation, one draw per row, and log-probabilities.
 
-Order and meaning are vLLM's: forbidden ids, logit_bias, repetition_penalty (a positive logit is divided by it, a
+Order and meaning are vLLM's: what the grammar allows, forbidden ids, logit_bias, repetition_penalty (a positive logit is divided by it, a
 negative one multiplied, for every token of prompt and output), frequency_penalty and presence_penalty (output only),
 temperature, min_p (relative to the most likely token), top_k (ties with the k-th stay), top_p (the smallest set of
 most likely tokens that reaches it, at least one; on what the others left). Equal logits rank by token id.
 
 Each row is computed by itself in float32, so a result never depends on the rest of the batch. A seeded draw is a hash
 of (seed, number of output tokens); others come from one generator.
+
+What grammars allow is worked out in a thread beside the forward pass: `prepare` before it, `sample` after it.
 """
 
 import hashlib
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from engine.errors import GrammarError
 from engine.outputs import SampledToken, SampleRequest, TokenLogprob
 from engine.sampling_params import SamplingParams
 
 Floats = NDArray[np.floating]
 Ints = NDArray[np.integer]
+Allowed = Mapping[int, Ints | str]
 
 FORBIDDEN_LOGIT = -1e30
 MIN_LOGPROB = -9999.0
@@ -38,31 +43,66 @@ class Sampler:
 
     def __init__(self, seed: int | None) -> None:
         self._generator = np.random.default_rng(seed)
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="grammar")
+        self._allowed: Future[Allowed] | None = None
+
+    def prepare(self, requests: Sequence[SampleRequest]) -> None:
+        """Begin to work out what the grammars of `requests` allow; `sample` of the same requests must follow."""
+        bound = [request for request in requests if request.matcher is not None]
+        self._allowed = self._pool.submit(allowed_tokens, bound) if bound else None
 
     def sample(self, logits: torch.Tensor, requests: Sequence[SampleRequest]) -> list[SampledToken]:
         """`logits` [len(requests), vocab_size], any float type and device; unchanged."""
         rows = logits.detach().float().cpu().numpy()
+        allowed: Allowed = {} if self._allowed is None else self._allowed.result()
         return [
-            self._sample_row(_finite(row), request)
+            self._sample_row(_finite(row), request, allowed.get(request.seq_id))
             for row, request in zip(rows, requests, strict=True)
         ]
 
-    def _sample_row(self, raw: Floats, request: SampleRequest) -> SampledToken:
+    def _sample_row(
+        self, raw: Floats, request: SampleRequest, allowed: Ints | str | None
+    ) -> SampledToken:
+        if isinstance(allowed, str):
+            return SampledToken(-1, error=allowed)
+        token_id = self._choose(raw, request, allowed)
         params = request.params
-        row = adjust_logits(raw, request)
-        if params.is_greedy:
-            token_id = int(row.argmax())
-        else:
-            token_id = draw(row, params, self.uniform(request))
         if params.logprobs is None and not request.num_candidates:
             return SampledToken(token_id)
         return _with_logprobs(raw, token_id, max(params.logprobs or 0, request.num_candidates))
+
+    def _choose(self, raw: Floats, request: SampleRequest, allowed: Ints | None) -> int:
+        if allowed is not None and allowed.size == 1:
+            return int(allowed[0])
+        row = adjust_logits(raw, request)
+        if allowed is not None:
+            row = row[allowed]
+        if request.params.is_greedy:
+            position = int(row.argmax())
+        else:
+            position = draw(row, request.params, self.uniform(request))
+        return position if allowed is None else int(allowed[position])
 
     def uniform(self, request: SampleRequest) -> float:
         """The number in [0, 1) that decides a draw."""
         if request.seed is None:
             return self._generator.random()
         return seeded_uniform(request.seed, len(request.output_token_ids))
+
+
+def allowed_tokens(requests: Sequence[SampleRequest]) -> Allowed:
+    """The ids that each request's matcher allows, ascending, or why it cannot tell; by seq_id."""
+    return {request.seq_id: _allowed_ids(request) for request in requests}
+
+
+def _allowed_ids(request: SampleRequest) -> Ints | str:
+    assert request.matcher is not None, "only what has a grammar has a mask"
+    try:
+        mask = request.matcher.allowed(request.output_token_ids)
+    except GrammarError as error:
+        return str(error)
+    bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
+    return np.flatnonzero(bits)
 
 
 def seeded_uniform(seed: int, position: int) -> float:

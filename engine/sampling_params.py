@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from engine.beam_params import BEAM_FIELDS, BeamParams, check_width, read_beams
 from engine.errors import RequestError
+from engine.grammar_spec import GRAMMAR_FIELDS, GrammarSpec, read_grammar
 from engine.wire_fields import WireFields, is_one_of
 
 MAX_LOGPROBS = 20
@@ -29,18 +30,13 @@ UNSUPPORTED_FIELDS: Mapping[str, tuple[object, ...]] = {
     "allowed_token_ids": ([],),
     "bad_words": ([],),
     "detokenize": (True,),
-    "guided_choice": (),
     "guided_decoding_backend": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
     "guided_whitespace_pattern": (),
     "include_stop_str_in_output": (False,),
     "logits_processors": ([],),
     "prompt_logprobs": (False,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
-    "structured_outputs": (),
     "truncate_prompt_tokens": (),
 }
 
@@ -53,7 +49,8 @@ class SamplingParams:
     temperature below GREEDY_TEMPERATURE is greedy; `top_p` 0 keeps the most likely token only. `logprobs` None is off;
     k returns the sampled token and the k best (0 to 20). A seed counts modulo 2^64. A request of lower `priority` is
     served first; other than 0 only where the engine's scheduling policy is "priority". With `beams` nothing is drawn: the n
-    best of a search are returned.
+    best of a search are returned. With a `grammar` the answer is a text of it, unless a limit or a stop string cuts it;
+    while nothing but an end may follow, `min_tokens` has no say.
     """
 
     n: int = 1
@@ -75,6 +72,7 @@ class SamplingParams:
     cache_salt: str | None = None
     priority: int = 0
     beams: BeamParams | None = None
+    grammar: GrammarSpec | None = None
 
     @property
     def is_greedy(self) -> bool:
@@ -97,7 +95,16 @@ class SamplingParams:
 
 
 def validate_for_model(params: SamplingParams, vocab_size: int, max_num_seqs: int) -> None:
-    """Check token ids against the vocabulary and `n` against the sequence slots; raises RequestError."""
+    """Check token ids against the vocabulary and `n` against the sequence slots; raises RequestError.
+
+    A grammar says where an answer ends, so `ignore_eos` is refused beside it; a beam search follows none.
+    """
+    if params.grammar is not None and params.beams is not None:
+        message = f"use_beam_search: true is not allowed; false, beside {params.grammar.param}"
+        raise RequestError(message, param="use_beam_search")
+    if params.grammar is not None and params.ignore_eos:
+        message = f"ignore_eos: true is not allowed; false, as {params.grammar.param} sets the end"
+        raise RequestError(message, param="ignore_eos")
     for i, token_id in enumerate(params.stop_token_ids):
         _check_token_id(token_id, vocab_size, f"stop_token_ids[{i}]")
     for token_id in params.logit_bias:
@@ -149,6 +156,7 @@ class _Reader(WireFields):
             cache_salt=self._cache_salt(),
             priority=self.optional_integer("priority", MIN_PRIORITY, MAX_PRIORITY) or 0,
             beams=read_beams(self, n),
+            grammar=read_grammar(self.given, self.prefix),
         )
 
     def _refuse_unsupported(self) -> None:
@@ -225,8 +233,9 @@ class _Reader(WireFields):
 
 
 SAMPLING_FIELDS: frozenset[str] = (
-    frozenset(SamplingParams.__dataclass_fields__) - {"beams"}
+    frozenset(SamplingParams.__dataclass_fields__) - {"beams", "grammar"}
     | BEAM_FIELDS
     | {"max_completion_tokens", "top_logprobs"}
+    | GRAMMAR_FIELDS
     | frozenset(UNSUPPORTED_FIELDS)
 )

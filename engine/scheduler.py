@@ -180,6 +180,9 @@ class Scheduler:
         sampled = reason = stop_token_id = None
         if seq.max_output_tokens:
             sampled = output.samples[seq.seq_id]
+            if sampled.error is not None:
+                error = self._end(seq, FinishReason.ERROR, error=sampled.error)
+                return _step_output(seq, end=error)
             seq.append(sampled.token_id, now)
             self._tally.generated_tokens += 1
             if sampled.token_id in seq.end_token_ids:

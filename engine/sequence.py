@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from engine.beam_search import BeamSearch
+from engine.grammar_spec import Grammar, TokenMatcher
 from engine.outputs import FinishReason, SampleRequest, Timings, Usage
 from engine.pooling import StateSum
 from engine.sampling_params import SamplingParams
@@ -45,7 +46,8 @@ class Request:
 
     The scheduler makes the `sequences` when it accepts the request, and counts in `num_overtakes` how many that stood
     behind it have started before it. A request for an embedding has a `state_sum`; its one sequence draws no token. A beam
-    search has a `group`.
+    search has a `group`. With a `grammar`, which is that of `params` compiled, each sequence follows it with a matcher of its
+    own.
     """
 
     request_id: int
@@ -53,6 +55,7 @@ class Request:
     params: SamplingParams
     arrival_time: float
     state_sum: StateSum | None = None
+    grammar: Grammar | None = None
     sequences: list["Sequence"] = field(default_factory=list)
     first_scheduled_time: float | None = None
     num_overtakes: int = 0
@@ -88,11 +91,14 @@ class Sequence:
     finish_reason: FinishReason | None = None
     first_token_time: float | None = None
     last_token_time: float | None = None
+    _matcher: TokenMatcher | None = field(default=None, init=False)
     _sample_request: SampleRequest | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.request.prompt_token_ids)
         self.fork_position = len(self.token_ids)
+        if self.request.grammar is not None:
+            self._matcher = self.request.grammar.matcher()
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -158,6 +164,7 @@ class Sequence:
                 self.output_token_ids,
                 tuple(sorted(self.end_token_ids)) if is_below_minimum else (),
                 self.request.group.search.num_candidates if self.request.group else 0,
+                self._matcher,
             )
         return self._sample_request
 

@@ -291,6 +291,16 @@ class FakeEngine:
         """Text of token ids, special tokens shown, off the event loop."""
         return bytes(i % 256 for i in token_ids).decode(errors="replace")
 
+    async def prepare(self, params: SamplingParams) -> None:
+        """Compile the grammar of `params` off the event loop, so that `check_request` and `submit` need not.
+
+        Raises RequestError that names the field, and the place in it. Here "(" is the grammar that is wrong.
+        """
+        self._check_ready()
+        if params.grammar is not None and params.grammar.text == "(":
+            param = params.grammar.param
+            raise RequestError(f"{param}: cannot be compiled", param=param)
+
     def check_request(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
         """Raise what `submit` would raise, and do nothing: chat stores a turn between the two.
 

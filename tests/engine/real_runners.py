@@ -14,6 +14,7 @@ import torch
 from engine.config import SchedulerConfig
 from engine.cpu_runner import CpuRunner
 from engine.engine_core import EngineCore
+from engine.grammar_spec import Grammar
 from engine.model_runner import ModelRunner
 from engine.outputs import SampledToken
 from engine.sampler import Sampler
@@ -72,10 +73,11 @@ def one_torch_thread() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Call:
-    """A prompt and how to answer it."""
+    """A prompt and how to answer it; `grammar` is that of `params`, compiled."""
 
     prompt: Sequence[int]
     params: SamplingParams
+    grammar: Grammar | None = None
 
 
 class Bench:
@@ -108,7 +110,9 @@ class Bench:
         return list(answers.values())
 
     def _add(self, call: Call) -> Request:
-        request = Request(self._num_requests, list(call.prompt), call.params, 0.0)
+        request = Request(
+            self._num_requests, list(call.prompt), call.params, 0.0, grammar=call.grammar
+        )
         self._num_requests += 1
         self._core.add_request(request)
         return request

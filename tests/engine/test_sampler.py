@@ -4,12 +4,14 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from engine.beam_params import BeamParams
+from engine.errors import GrammarError
 from engine.outputs import SampledToken, SampleRequest
 from engine.sampler import Floats, Sampler, adjust_logits, draw, keep_nucleus, seeded_uniform
 from engine.sampling_params import SamplingParams
@@ -301,3 +303,83 @@ def test_a_beam_search_gets_its_candidates_of_the_raw_distribution_and_draws_not
     assert len(wide.top_logprobs) == 9
     all_ids = sample(logits[:3], replace(request(params), num_candidates=4))
     assert len(all_ids.top_logprobs) == 3
+
+
+# --- grammars ------------------------------------------------------------------------------------
+
+
+class FixedMatcher:
+    """Allows the same ids at every position, or gives up."""
+
+    def __init__(self, *token_ids: int) -> None:
+        self.mask = sum(1 << token_id for token_id in token_ids).to_bytes(8, "little")
+
+    def allowed(self, output_token_ids: Sequence[int]) -> bytes:
+        if not any(self.mask):
+            raise GrammarError("no way on")
+        return self.mask
+
+
+def under(matcher: FixedMatcher, params: SamplingParams, **others: Any) -> SampleRequest:
+    return replace(request(params, **others), matcher=matcher)
+
+
+def draw_all(rows: torch.Tensor, asked: Sequence[SampleRequest]) -> list[SampledToken]:
+    sampler = Sampler(0)
+    sampler.prepare(asked)
+    return sampler.sample(rows, asked)
+
+
+def test_under_a_grammar_the_rest_of_the_distribution_is_drawn_from_as_it_is() -> None:
+    logits, ids = random_logits(3, 60), (2, 7, 11, 30, 59)
+    params = SamplingParams(temperature=0.9)
+    asked = [replace(under(FixedMatcher(*ids), params, seed=s), seq_id=s) for s in range(4000)]
+    counts = Counter(t.token_id for t in draw_all(torch.tensor(logits).expand(4000, -1), asked))
+    weights = np.exp(logits[list(ids)].astype(np.float64) / 0.9)
+    expected = dict(zip(ids, 4000 * weights / weights.sum(), strict=True))
+    assert counts.keys() <= set(ids)
+    square = sum((counts[i] - expected[i]) ** 2 / expected[i] for i in ids)
+    assert square < CHI_SQUARE_0999[len(ids) - 1]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_one_token_that_a_grammar_allows_is_drawn_whatever_speaks_against_it(
+    temperature: float,
+) -> None:
+    params = SamplingParams(temperature=temperature, logit_bias={5: -100.0}, top_k=1)
+    asked = under(FixedMatcher(5), params, forbidden=(5,))
+    rows = torch.tensor(random_logits(1, 60)[None])
+    assert draw_all(rows, [asked])[0].token_id == 5
+
+
+def test_a_forbidden_end_is_not_drawn_while_the_grammar_allows_more() -> None:
+    params = SamplingParams(temperature=1.0)
+    asked = [
+        replace(under(FixedMatcher(4, 6), params, seed=s, forbidden=(4,)), seq_id=s)
+        for s in range(50)
+    ]
+    drawn = draw_all(torch.tensor([0.0] * 4 + [9.0, 0.0, -5.0, 0.0]).expand(50, -1), asked)
+    assert {token.token_id for token in drawn} == {6}
+
+
+def test_bias_and_penalties_work_among_what_is_allowed_and_logprobs_are_of_the_raw_logits() -> None:
+    params = SamplingParams(temperature=0.0, logit_bias={3: 4.0}, logprobs=1, presence_penalty=2.0)
+    logits = [5.0, 1.0, 2.0, 0.0]
+    asked = under(FixedMatcher(1, 2, 3), params, output=[2])
+    (token,) = draw_all(torch.tensor([logits]), [asked])
+    free = sample(logits, request(replace(params, logit_bias={3: 90.0})))
+    assert token == free
+    assert token.token_id == 3
+    assert token.top_logprobs[0].token_id == 0
+
+
+def test_a_grammar_that_gives_up_is_told_and_does_not_touch_its_neighbours() -> None:
+    greedy = SamplingParams(temperature=0.0)
+    asked = [
+        request(greedy),
+        replace(under(FixedMatcher(), greedy), seq_id=1),
+        replace(under(FixedMatcher(0), greedy), seq_id=2),
+    ]
+    drawn = draw_all(torch.tensor([[0.0, 1.0]]).expand(3, -1), asked)
+    assert [token.token_id for token in drawn] == [1, -1, 0]
+    assert [token.error for token in drawn] == [None, "no way on", None]

@@ -1,16 +1,20 @@
 """The wire form of sampling keys: every range, every refusal by its exact path."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from engine.errors import RequestError
+from engine.grammar_spec import GrammarKind, GrammarSpec
 from engine.sampling_params import (
     SAMPLING_FIELDS,
     UNSUPPORTED_FIELDS,
     SamplingParams,
     validate_for_model,
 )
+
+A_PLUS = GrammarSpec(GrammarKind.REGEX, "a+", "guided_regex")
 
 
 def refused(mapping: object, path: str = "") -> RequestError:
@@ -249,6 +253,15 @@ def test_unsupported_fields_are_refused_by_name_unless_neutral(name: str) -> Non
         assert SamplingParams.from_mapping({name: neutral}) == SamplingParams()
 
 
+def test_a_grammar_is_read_from_the_wire_and_has_no_field_of_its_own_name() -> None:
+    params = SamplingParams.from_mapping({"guided_regex": "a+"}, path="sampling")
+    assert params.grammar == GrammarSpec(GrammarKind.REGEX, "a+", "sampling.guided_regex")
+    assert refused({"grammar": "a+"}).code == "unknown_field"
+    assert refused({"guided_regex": "a", "guided_json": {}}, "sampling").param == (
+        "sampling.guided_json"
+    )
+
+
 def test_true_is_not_the_number_one() -> None:
     assert refused({"best_of": True}).param == "best_of"
     assert refused({"early_stopping": 0}).param == "early_stopping"
@@ -265,10 +278,13 @@ def test_tiny_temperatures_are_greedy(temperature: float, greedy: bool) -> None:
         (SamplingParams(stop_token_ids=(3, 10)), "stop_token_ids[1]"),
         (SamplingParams(logit_bias={10: 1.0}), "logit_bias.10"),
         (SamplingParams(n=5), "n"),
+        (SamplingParams(ignore_eos=True, grammar=A_PLUS), "ignore_eos"),
+        (SamplingParams(beams=BeamParams(width=2), grammar=A_PLUS), "use_beam_search"),
     ],
 )
 def test_what_only_the_model_can_tell(params: SamplingParams, param: str) -> None:
     with pytest.raises(RequestError) as caught:
         validate_for_model(params, vocab_size=10, max_num_seqs=4)
     assert caught.value.param == param
-    validate_for_model(params, vocab_size=11, max_num_seqs=5)
+    mended = replace(params, ignore_eos=False, beams=None)
+    validate_for_model(mended, vocab_size=11, max_num_seqs=5)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.errors import RequestError
-from engine.outputs import FinishReason, ModelRunnerOutput, SequenceEnd
+from engine.outputs import FinishReason, ModelRunnerOutput, SampledToken, SequenceEnd
 from engine.sequence import Request
 from tests.fakes import EOS_TOKEN_ID, Harness
 
@@ -329,6 +329,19 @@ def test_misuse_is_caught() -> None:
         engine.scheduler.update(plan, ModelRunnerOutput({}))
     with pytest.raises(AssertionError, match="no step"):
         engine.scheduler.fail_step("broken")
+
+
+def test_a_sequence_for_which_nothing_can_be_drawn_ends_alone() -> None:
+    engine = Harness()
+    engine.add(prompt(5), n=2)
+    plan = engine.scheduler.schedule()
+    drawn = {**engine.runner.execute(plan).samples, 1: SampledToken(-1, error="no way on")}
+    engine.take(engine.scheduler.update(plan, ModelRunnerOutput(drawn)))
+    assert (engine.ends[0, 1].reason, engine.ends[0, 1].error) == ("error", "no way on")
+    assert engine.ends[0, 1].usage.completion_tokens == 0
+    engine.run()
+    assert engine.ends[0, 0].reason == "length"
+    assert engine.num_live_blocks == 0
 
 
 # --- what an end and a step tell -------------------------------------------------------------------------------------
