@@ -29,6 +29,11 @@ def test_later_layers_win_and_null_is_absent() -> None:
     assert merged == {"a": 1, "max_tokens": 7}
 
 
+def test_a_layers_grammar_replaces_an_earlier_one_of_any_kind() -> None:
+    merged = merge_sampling({"guided_json": {}, "top_k": 3}, {"guided_regex": "a"}, {"top_p": 0.5})
+    assert merged == {"guided_regex": "a", "top_k": 3, "top_p": 0.5}
+
+
 def test_seeds_count_up_and_wrap() -> None:
     assert candidate_seeds(SamplingParams(n=2, seed=2**64 - 1)) == (2**64 - 1, 0)
     assert candidate_seeds(SamplingParams(n=2, seed=-1)) == (2**64 - 1, 0)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from engine.beam_params import BeamParams
 from engine.errors import RequestError
 from engine.grammar_spec import GrammarKind, GrammarSpec
 from engine.sampling_params import (
