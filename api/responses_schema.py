@@ -9,8 +9,11 @@ from engine.sampling_params import SAMPLING_FIELDS, SamplingParams
 
 UNSUPPORTED_FIELDS: Mapping[str, tuple[object, ...]] = {
     "background": (False,),
+    "best_of": (1,),
     "conversation": (),
+    "early_stopping": (False,),
     "include": ([],),
+    "length_penalty": (1,),
     "logprobs": (False,),
     "max_tool_calls": (),
     "n": (1,),
@@ -25,7 +28,7 @@ UNSUPPORTED_FIELDS: Mapping[str, tuple[object, ...]] = {
     "truncation": ("disabled",),
     "use_beam_search": (False,),
 }
-_RENAMED = frozenset({"max_tokens", "max_completion_tokens"})
+RENAMED_FIELDS = frozenset({"max_tokens", "max_completion_tokens"})
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 _PARTS = ("input_text", "output_text")
 
@@ -38,12 +41,11 @@ class ResponsesBody(Body, StreamFlag):
     max_output_tokens: int | None = None
     metadata: dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    store: bool | None = None
     user: str | None = None
 
     def sampling(self) -> SamplingParams:
         """The sampling fields, checked. Raises RequestError; warns of unknown fields."""
-        known = SAMPLING_FIELDS - _RENAMED - UNSUPPORTED_FIELDS.keys()
+        known = SAMPLING_FIELDS - RENAMED_FIELDS - UNSUPPORTED_FIELDS.keys()
         given = self.given(known, UNSUPPORTED_FIELDS)
         fields = {k: v for k, v in given.items() if k in known}
         limit = self.max_output_tokens
