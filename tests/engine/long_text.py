@@ -50,8 +50,9 @@ SCALING = RopeScaling(
 
 @dataclass(frozen=True)
 class Comparison:
-    """Largest differences of logits at every probed position: to the reference, and of it to one without scaling."""
+    """Logits at every probed position; their largest differences to the reference, and of it to one without scaling."""
 
+    logits: np.ndarray
     errors: np.ndarray
     unscaled: np.ndarray
     info: ModelInfo
@@ -72,10 +73,12 @@ class RecordingSampler(Sampler):
         return super().sample(logits, requests)
 
 
-def compare(folder: Path, dtype: Literal["float32", "auto"], context: int) -> Comparison:
+def compare(
+    folder: Path, dtype: Literal["float32", "auto"], context: int, block_size: int
+) -> Comparison:
     """`context` + NUM_BEYOND tokens through the torch runner (float32) or the default one."""
     model = make_one_layer(folder, **SIZES, head_dim=HEAD_DIMS[dtype])
-    runner, sampler = _load(folder, dtype, context), RecordingSampler()
+    runner, sampler = _load(folder, dtype, context, block_size), RecordingSampler()
     runner._sampler = sampler
     bench = Bench(runner)
     bench.shuffle_blocks()
@@ -91,8 +94,10 @@ def compare(folder: Path, dtype: Literal["float32", "auto"], context: int) -> Co
     positions = [n - 1 for n in lengths] + list(range(context - 1, context + NUM_BEYOND))
     expected = _reference(model, SCALING.parameters).logits(text, positions)
     unscaled = _reference(model, {"rope_type": "default"}).logits(text, positions)
+    logits = np.stack(sampler.rows)
     return Comparison(
-        _distance(np.stack(sampler.rows), expected),
+        logits,
+        _distance(logits, expected),
         _distance(unscaled, expected),
         runner.info,
         bench.counters,
@@ -106,13 +111,14 @@ def prompt_lengths(context: int) -> list[int]:
     return [1, context // 16, context // 2 + 1, context - 1]
 
 
-def _load(folder: Path, dtype: Literal["float32", "auto"], context: int) -> Runner:
+def _load(folder: Path, dtype: Literal["float32", "auto"], context: int, block_size: int) -> Runner:
     config = EngineConfig(
         model_path=folder,
         model_name="one layer",
         rope_scaling=SCALING,
         dtype=dtype,
-        num_blocks=context // 16 + 8,
+        block_size=block_size,
+        num_blocks=context // block_size + 8,
         max_num_batched_tokens=4096,
     )
     return load_runner(config, lambda stage, share: None)
@@ -141,7 +147,7 @@ def main() -> None:
     dtypes: tuple[Literal["float32", "auto"], ...] = ("float32", "auto")
     for dtype in dtypes:
         with tempfile.TemporaryDirectory() as folder:
-            result = compare(Path(folder), dtype, context)
+            result = compare(Path(folder), dtype, context, block_size=16)
         print(
             f"{context + NUM_BEYOND} tokens, {result.info.dtype}: largest difference {result.errors.max():.1e}, "
             f"{result.seconds:.0f} s ({result.cpu_seconds:.0f} s of processor time)"
