@@ -96,7 +96,7 @@ def _add_guards(app: FastAPI, settings: Settings) -> None:
     if keys := settings.api_keys:
         app.add_middleware(KeyCheck, keys=keys)
     app.add_middleware(SecurityHeaders)
-    app.add_middleware(AccessLog)
+    app.add_middleware(AccessLog, keys=settings.api_keys)
 
 
 def main(arguments: list[str]) -> int:

@@ -57,8 +57,8 @@ class Access:
 class AccessLog:
     """Gives every request its id, and its line when it is over."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    def __init__(self, app: ASGIApp, keys: tuple[str, ...]) -> None:
+        self.app, self._keys = app, keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -81,7 +81,14 @@ class AccessLog:
             await self.app(scope, receive, named)
         finally:
             if LOGGED.match(access.path):
-                logger.info("%s", access.line())
+                logger.info("%s", self._without_keys(access))
+
+    def _without_keys(self, access: Access) -> str:
+        """The line of a request that may show a key where none belongs, as its id or in its path."""
+        for key in self._keys:
+            access.request_id = access.request_id.replace(key, "***")
+            access.path = access.path.replace(key, "***")
+        return access.line()
 
 
 def access_of(scope: Scope) -> Access:

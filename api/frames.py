@@ -134,7 +134,7 @@ def parse_frame(text: str) -> AnyFrame | BadFrame:
     try:
         raw = pydantic_core.from_json(text, allow_inf_nan=False)
     except ValueError as error:
-        return BadFrame(_invalid(f"not JSON: {error}"), None)
+        return BadFrame(_invalid(f"not JSON: {error}"), _salvaged_id(text))
     if not isinstance(raw, dict):
         return BadFrame(_invalid("a frame is a JSON object"), None)
     request_id = raw.get("request_id")
@@ -174,6 +174,16 @@ def error_fields(error: Exception) -> dict[str, Any]:
             )
     fields = {"code": code, "message": shorten(message)}
     return fields | ({"param": shorten(param)} if param else {})
+
+
+def _salvaged_id(text: str) -> RequestId:
+    """The `request_id` of a frame with half a surrogate pair, which browsers write and a stricter parser may read."""
+    try:
+        request_id = json.loads(text)["request_id"]
+        json.dumps(request_id, ensure_ascii=False).encode()
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return request_id if _is_request_id(request_id) else None
 
 
 def _is_request_id(value: object) -> bool:

@@ -73,7 +73,7 @@ class Body(BaseModel):
                 raise RequestError(f"{name} is not supported", param=name)
         unknown = given.keys() - known - IGNORED_FIELDS - unsupported.keys()
         if unknown := unknown - fields.keys():
-            names = shorten(", ".join(sorted(unknown)))
+            names = shorten(", ".join(map(ascii, sorted(unknown))))
             logger.warning("ignored unknown fields of a request: %s", names)
         return given
 

@@ -15,6 +15,8 @@ EarlyStopping = bool | Literal["never"]
 
 BEAM_FIELDS = frozenset({"use_beam_search", "best_of", "length_penalty", "early_stopping"})
 MAX_LENGTH_PENALTY = 10.0
+MAX_STOP_TOKENS = 16
+"""Every beam is asked in every step for as many more tokens as may end it."""
 
 NEUTRAL_BESIDE_BEAMS: Mapping[str, tuple[object, ...]] = {
     "temperature": (0, 1),
@@ -53,6 +55,10 @@ def read_beams(fields: WireFields, n: int) -> BeamParams | None:
         if name in fields.given and not is_one_of(fields.given[name], neutral):
             allowed = "leave it out with use_beam_search"
             raise fields.error(name, allowed, fields.given[name])
+    stops = fields.given.get("stop_token_ids", [])
+    if isinstance(stops, list) and len(stops) > MAX_STOP_TOKENS:
+        allowed = f"at most {MAX_STOP_TOKENS} with use_beam_search"
+        raise fields.error("stop_token_ids", allowed, len(stops))
     width = fields.integer("best_of", n, 1)
     if width < n:
         raise fields.error("best_of", f"at least n ({n}), as n of the beams are returned", width)

@@ -102,9 +102,14 @@ class BeamSearch:
         self.is_done = True
 
     def _candidates(self, drawn: Mapping[int, SampledToken]) -> Iterator[_Candidate]:
+        """Of each beam's tokens, best first, those up to the `width`th that does not end it: no other can matter."""
         for beam in self._beams:
+            num_open = 0
             for token in drawn[beam.slot].top_logprobs[: self.num_candidates]:
                 yield _Candidate(beam, token, beam.cumulative_logprob + token.logprob)
+                num_open += token.token_id not in self._end_token_ids
+                if num_open == self._params.width:
+                    break
 
     def _is_end(self, candidate: _Candidate) -> bool:
         return candidate.token.token_id in self._end_token_ids

@@ -92,6 +92,19 @@ async def test_errors_and_refusals_have_their_status_and_id(
     assert "s3cret" not in caplog.text
 
 
+async def test_a_key_in_the_wrong_place_is_not_logged(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = await start(api_key="s3cret,0ther")
+    headers = {"Authorization": "Bearer s3cret", "X-Request-Id": "s3cret"}
+    async with running.http() as http:
+        answer = await http.get("/v1/models/0ther", headers=headers)
+    assert answer.headers["X-Request-Id"] == "s3cret"
+    (line,) = await lines(running, caplog)
+    assert (line["request_id"], line["path"]) == ("***", "/v1/models/***")
+    assert "s3cret" not in caplog.text
+
+
 async def test_what_is_asked_for_all_the_time_leaves_no_line(
     running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -75,3 +75,19 @@ def test_null_is_the_same_as_absent_in_optional_fields() -> None:
 def test_frames_keep_unicode_and_leave_out_an_absent_request_id() -> None:
     assert frame_text("pong", {"a": "é"}) == '{"type":"pong","a":"é"}'
     assert frame_text("pong", {}, 0) == '{"type":"pong","request_id":0}'
+
+
+def test_half_a_surrogate_pair_does_not_cost_the_request_id() -> None:
+    for text, request_id in (
+        (r'{"type": "send", "request_id": "z", "content": "\ud800"}', "z"),
+        (r'{"type": "ping", "request_id": 7, "x": "\ud800"}', 7),
+        (r'{"type": "ping", "request_id": "\ud800"}', None),
+        (r'{"type": "ping", "request_id": ["\ud800"]}', None),
+        (r'["\ud800"]', None),
+        ('{"request_id": "z", ', None),
+        ("[" * 100_000, None),
+    ):
+        frame = parse_frame(text)
+        assert isinstance(frame, BadFrame)
+        assert frame.error.code == "invalid_frame"
+        assert frame.request_id == request_id

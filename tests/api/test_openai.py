@@ -144,7 +144,7 @@ async def test_neutral_and_ignored_fields_pass_and_unknown_ones_are_named_once(
         async with running.http() as http:
             assert (await http.post(CHAT, json=body)).status_code == 200
     assert [r.getMessage() for r in caplog.records] == [
-        "ignored unknown fields of a request: apple, zebra"
+        "ignored unknown fields of a request: 'apple', 'zebra'"
     ]
 
 

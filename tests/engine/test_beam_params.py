@@ -44,6 +44,7 @@ def test_every_field_is_read(early_stopping: Any) -> None:
         ({**BEAMS, "length_penalty": float("nan")}, "length_penalty", "-10 to 10"),
         ({**BEAMS, "early_stopping": "always"}, "early_stopping", 'true, false or "never"'),
         ({**BEAMS, "early_stopping": 1}, "early_stopping", 'true, false or "never"'),
+        ({**BEAMS, "stop_token_ids": [*range(17)]}, "stop_token_ids", "at most 16"),
         ({"best_of": 2}, "best_of", "use_beam_search"),
         ({"best_of": 3, "n": 2}, "best_of", "use_beam_search"),
         ({"best_of": True}, "best_of", "use_beam_search"),
