@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from api.chat_prompt import render_prompt
 from api.context import ApiContext
 from api.embeddings import EmbeddingJob, EmbeddingResponse
+from api.forced_calls import force_calls
 from api.generation import GenerationResponse, Job, Prompt
 from api.model_context import Context, check_model, read_for_model
 from api.openai_documents import ChatShape, CompletionShape, Head, Shape
@@ -47,11 +48,10 @@ async def complete_chat(context: Context, request: Request) -> GenerationRespons
     """Answer a conversation."""
     body = await read_for_model(context, request, ChatBody)
     params = body.sampling()
-    await context.engine.prepare(params)
     use = read_tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
     if use is not None and use.must_call:
-        message = "tool_choice: only none and auto are supported"
-        raise RequestError(message, param="tool_choice")
+        params = await force_calls(context, params, use)
+    await context.engine.prepare(params)
     shape = ChatShape() if use is None else ToolChatShape(use)
     token_ids = await render_prompt(context, body, use)
     return _respond(context, body, params, [Prompt(token_ids, "messages")], shape)

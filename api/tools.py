@@ -16,7 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from engine.errors import RequestError
 
 MAX_TOOLS = 128
-MAX_FORCED_CALLS = 8
 CALL_START, CALL_END = "<tool_call>", "</tool_call>"
 
 _INSTRUCTIONS = (
@@ -48,9 +47,13 @@ class Tool(BaseModel):
 
 @dataclass(frozen=True)
 class ToolUse:
-    """The functions that the model may call. `must_call`: it has to; `is_parallel`: several at once."""
+    """The functions that the model may call. `must_call`: it has to; `is_parallel`: several at once.
+
+    `places` are the functions' places in the body's `tools`.
+    """
 
     functions: tuple[FunctionSpec, ...]
+    places: tuple[int, ...]
     must_call: bool
     is_parallel: bool
 
@@ -66,14 +69,6 @@ class ToolUse:
             for function in self.functions
         ]
 
-    def answer_schema(self) -> dict[str, Any]:
-        """JSON Schema of an answer that does nothing but call: one call, or a list of them."""
-        calls = [_call_schema(function) for function in self.functions]
-        call = calls[0] if len(calls) == 1 else {"anyOf": calls}
-        if not self.is_parallel:
-            return call
-        return {"type": "array", "items": call, "minItems": 1, "maxItems": MAX_FORCED_CALLS}
-
 
 def read_tool_use(
     tools: Sequence[Tool] | None, choice: object, parallel: bool | None
@@ -84,17 +79,18 @@ def read_tool_use(
     if choice is None or choice == "auto" or choice == "none":
         if not functions or choice == "none":
             return None
-        return ToolUse(functions, False, parallel is not False)
+        return ToolUse(functions, tuple(range(len(functions))), False, parallel is not False)
     if not functions:
         raise RequestError("tool_choice: there are no tools to call", param="tool_choice")
     if choice == "required":
-        return ToolUse(functions, True, parallel is not False)
+        return ToolUse(functions, tuple(range(len(functions))), True, parallel is not False)
     name = _named(choice)
-    named = tuple(function for function in functions if function.name == name)
-    if not named:
+    names = [function.name for function in functions]
+    if name not in names:
         param = "tool_choice.function.name"
         raise RequestError(f"{param}: {name!r} is none of the tools", param=param)
-    return ToolUse(named, True, False)
+    place = names.index(name)
+    return ToolUse((functions[place],), (place,), True, False)
 
 
 def as_text(messages: Sequence[Mapping[str, Any]], use: ToolUse | None) -> list[dict[str, Any]]:
@@ -132,20 +128,6 @@ def _with_instructions(plain: list[dict[str, Any]], use: ToolUse) -> list[dict[s
 
 def _call_text(call: Mapping[str, Any]) -> str:
     return f"{CALL_START}{json.dumps(call['function'], ensure_ascii=False)}{CALL_END}"
-
-
-def _call_schema(function: FunctionSpec) -> dict[str, Any]:
-    properties = {
-        "name": {"const": function.name},
-        "arguments": function.parameters or {"type": "object"},
-    }
-    required = list(properties)
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": required,
-        "additionalProperties": False,
-    }
 
 
 def _check_names(functions: Sequence[FunctionSpec]) -> None:

@@ -166,24 +166,3 @@ def test_instructions_open_a_chat_without_a_system_turn() -> None:
     assert first["role"] == "system"
     assert "and nothing else, once. " in first["content"]
     assert second == HELLO[0]
-
-
-def test_the_schema_of_an_answer_that_must_call() -> None:
-    tools = [Tool.model_validate(TOOLS[0])]
-    tools.append(Tool.model_validate({"type": "function", "function": {"name": "now"}}))
-    required = read_tool_use(tools, "required", None)
-    named = read_tool_use(tools, {"type": "function", "function": {"name": "now"}}, None)
-    assert required is not None
-    assert named is not None
-    now = {
-        "type": "object",
-        "properties": {"name": {"const": "now"}, "arguments": {"type": "object"}},
-        "required": ["name", "arguments"],
-        "additionalProperties": False,
-    }
-    assert named.answer_schema() == now
-    schema = required.answer_schema()
-    assert (schema["type"], schema["minItems"]) == ("array", 1)
-    weather, other = schema["items"]["anyOf"]
-    assert weather["properties"]["arguments"] == FUNCTION["parameters"]
-    assert other == now
