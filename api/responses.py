@@ -33,6 +33,7 @@ async def respond(context: Context, request: Request) -> "ResponseAnswer":
     """Answer a text or a list of messages."""
     body = await read_for_model(context, request, ResponsesBody)
     params = body.sampling()
+    await context.engine.prepare(params)
     messages = body.messages()
     check_length(context, sum(len(message["content"]) for message in messages), "input")
     try:

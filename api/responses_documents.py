@@ -38,7 +38,7 @@ class ResponseDocument:
             "reasoning": {"effort": None, "summary": None},
             "store": False,
             "temperature": params.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": body.text or {"format": {"type": "text"}},
             "tool_choice": "auto",
             "tools": [],
             "top_p": params.top_p,

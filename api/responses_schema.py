@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from api.answer_format import with_format
 from api.openai_schema import Body, StreamFlag
 from engine.errors import RequestError
 from engine.sampling_params import SAMPLING_FIELDS, SamplingParams
@@ -21,7 +22,7 @@ UNSUPPORTED_FIELDS: Mapping[str, tuple[object, ...]] = {
     "prompt": (),
     "reasoning": ({}, {"effort": None}, {"effort": "none"}),
     "stream_options": ({}, {"include_obfuscation": False}),
-    "text": ({}, {"format": {"type": "text"}}),
+    "response_format": (),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
     "top_logprobs": (0,),
@@ -41,6 +42,7 @@ class ResponsesBody(Body, StreamFlag):
     max_output_tokens: int | None = None
     metadata: dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
+    text: dict[str, Any] | None = None
     user: str | None = None
 
     def sampling(self) -> SamplingParams:
@@ -52,7 +54,8 @@ class ResponsesBody(Body, StreamFlag):
         if limit is not None and limit < 1:
             name = "max_output_tokens"
             raise RequestError(f"{name}: {limit} is not allowed; 1 or more", param=name)
-        return SamplingParams.from_mapping(fields | {"max_tokens": limit})
+        params = SamplingParams.from_mapping(fields | {"max_tokens": limit})
+        return with_format(params, self.text)
 
     def messages(self) -> list[dict[str, str]]:
         """Instructions and input as a chat. Raises RequestError naming `input[i].…`."""

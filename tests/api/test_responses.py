@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
+from pydantic import BaseModel
 
 from engine.outputs import CandidateFinished, FinishReason
+from engine.sampling_params import SamplingParams
 from tests.api.conftest import Running, Start
 from tests.fake_engine import FakeEngine, FakeStream
 
@@ -101,6 +103,28 @@ async def test_openais_helper_for_streams(client: AsyncOpenAI, limit: int | None
         assert (await stream.get_final_response()).status == "completed"
 
 
+class City(BaseModel):
+    name: str
+
+
+async def test_a_schema_reaches_the_engine_and_the_answer_is_parsed(start: Start) -> None:
+    running = await start(FakeEngine(lambda prompt, index: list('{"name": "Paris"}')))
+    seen: list[SamplingParams] = []
+    submit = running.engine.submit
+
+    def record(prompt: Any, params: SamplingParams) -> FakeStream:
+        seen.append(params)
+        return submit(prompt, params)
+
+    running.engine.submit = record  # type: ignore[method-assign]
+    async with AsyncOpenAI(base_url=running.url + "/v1", api_key="x", max_retries=0) as client:
+        response = await client.responses.parse(model="fake", input="hello", text_format=City)
+    assert response.output_parsed == City(name="Paris")
+    grammar = seen[0].grammar
+    assert grammar is not None
+    assert json.loads(grammar.text)["required"] == ["name"]
+
+
 async def test_errors_are_typed_and_name_the_field(client: AsyncOpenAI) -> None:
     with pytest.raises(NotFoundError):
         await client.responses.create(model="gpt-4", input="hello")
@@ -143,7 +167,14 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"background": True}, "background"),
     ({"tools": [{"type": "web_search"}]}, "tools"),
     ({"tool_choice": "required"}, "tool_choice"),
-    ({"text": {"format": {"type": "json_object"}}}, "text"),
+    ({"text": 5}, "text"),
+    ({"text": {"format": "json"}}, "text.format"),
+    ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+    ({"text": {"verbosity": "high"}}, "text.verbosity"),
+    ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
+    ({"text": {"format": {"type": "json_object"}}, "guided_regex": "a"}, "text.format"),
+    ({"guided_regex": "("}, "guided_regex"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"reasoning": {"effort": "high"}}, "reasoning"),
     ({"truncation": "auto"}, "truncation"),
     ({"include": ["x"]}, "include"),
