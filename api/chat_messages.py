@@ -4,9 +4,10 @@
 arguments are a JSON object in a string; a tool's message answers a call of an assistant's message before it.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import pydantic_core
 
 from engine.errors import RequestError
 
@@ -75,8 +76,9 @@ def _read_call(call: object, path: str) -> dict[str, Any]:
 
 def _read_arguments(arguments: object, path: str) -> dict[str, Any]:
     try:
-        read = json.loads(arguments) if isinstance(arguments, str) else None
-    except (ValueError, RecursionError):
+        given = arguments if isinstance(arguments, str) else "null"
+        read = pydantic_core.from_json(given, allow_inf_nan=False)
+    except ValueError:
         read = None
     if not isinstance(read, dict):
         raise _fault(path, "a JSON object in a string is required")

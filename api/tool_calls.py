@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pydantic_core
+
 from api.tools import CALL_END, CALL_START
 
 
@@ -108,8 +110,8 @@ class CallReader:
 
     def _calls(self, text: str) -> list[ToolCall] | None:
         try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
+            value = pydantic_core.from_json(text, allow_inf_nan=False)
+        except ValueError:
             return None
         calls = [self._call(item) for item in (value if isinstance(value, list) else [value])]
         found = [call for call in calls if call is not None]

@@ -170,6 +170,14 @@ CALLS: list[tuple[dict[str, Any], str]] = [
         calls(CALL | {"function": {"name": "f", "arguments": "[1]"}}),
         "messages[1].tool_calls[0].function.arguments",
     ),
+    (
+        calls(CALL | {"function": {"name": "f", "arguments": '{"a": "\\ud800"}'}}),
+        "messages[1].tool_calls[0].function.arguments",
+    ),
+    (
+        calls(CALL | {"function": {"name": "f", "arguments": '{"a": NaN}'}}),
+        "messages[1].tool_calls[0].function.arguments",
+    ),
     (message(role="tool"), "messages[0].tool_call_id"),
     (message(role="tool", tool_call_id="c1"), "messages[0].tool_call_id"),
     (

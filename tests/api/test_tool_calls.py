@@ -57,6 +57,12 @@ CASES: list[tuple[str, list[Any]]] = [
     ('{"a": 1} is JSON', ['{"a": 1} is JSON']),
     ('[1, {"name": "f"}]', ['[1, {"name": "f"}]']),
     ('{"name": "f", "argum', ['{"name": "f", "argum']),
+    (
+        '{"name": "f", "arguments": {"x": "\\ud83d"}}',
+        ['{"name": "f", "arguments": {"x": "\\ud83d"}}'],
+    ),
+    ('{"name": "f", "arguments": {"x": "\\ud83d\\ude00"}}', [call("f", x="\U0001f600")]),
+    ('{"name": "f", "arguments": {"x": NaN}}', ['{"name": "f", "arguments": {"x": NaN}}']),
     ("}{", ["}{"]),
     ("[" * 2000, ["[" * 2000]),
 ]
