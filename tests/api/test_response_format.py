@@ -1,14 +1,18 @@
 """`response_format` in the engine's words, and through the routes."""
 
+import json
 from typing import Any
 
 import pytest
+from openai import AsyncOpenAI
+from pydantic import BaseModel
 
 from api.response_format import read_response_format
 from engine.errors import RequestError
 from engine.grammar_spec import GrammarKind, GrammarSpec, json_grammar
 from engine.sampling_params import SamplingParams
 from tests.api.conftest import Start
+from tests.engine.byte_codec import byte_compiler
 from tests.fake_engine import FakeEngine, FakeStream
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -88,6 +92,31 @@ async def test_chats_completions_and_sockets_compile_first_and_run_then(start: S
         await client.send("send", content="hello", sampling={"guided_json": SCHEMA})
         await client.until("finished")
     assert engine.prepared == engine.submitted == [json_grammar(SCHEMA, "")] * 4
+
+
+class Person(BaseModel):
+    """What OpenAI's client asks for as a model."""
+
+    name: str
+    age: int | None
+
+
+async def test_openais_client_sends_a_model_and_parses_the_answer(start: Start) -> None:
+    engine = Noting()
+    engine.script = lambda prompt, index: ['{"name": "Ada", ', '"age": null}']
+    running = await start(engine)
+    async with AsyncOpenAI(base_url=f"{running.url}/v1", api_key="none") as client:
+        answer = await client.chat.completions.parse(
+            model="fake",
+            messages=[{"role": "user", "content": "Who?"}],
+            response_format=Person,
+        )
+    assert answer.choices[0].message.parsed == Person(name="Ada", age=None)
+    (spec,) = engine.submitted
+    assert spec is not None
+    assert spec.param == "response_format.json_schema.schema"
+    assert json.loads(spec.text)["additionalProperties"] is False
+    byte_compiler().compile(spec)
 
 
 async def test_a_socket_hears_of_a_bad_grammar_before_anything_is_stored(start: Start) -> None:

@@ -12,7 +12,6 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from engine.config import EngineConfig
-from engine.cpu_runner import CpuRunner
 from engine.grammar import GrammarCompiler
 from engine.grammar_spec import GrammarSpec, json_grammar, read_grammar
 from engine.loader.tokenizer import load_tokenizer
@@ -30,7 +29,6 @@ from tests.engine.real_runners import (
     with_pool,
 )
 from tests.engine.schemas import closed, schemas
-from tests.kernels.fused_reference import needs_fused_cpu
 
 pytestmark = pytest.mark.model
 
@@ -59,14 +57,10 @@ def runner(config: EngineConfig) -> Iterator[Runner]:
         yield load_runner(config, lambda stage, share: None)
 
 
-@pytest.fixture(scope="module", params=["torch", pytest.param("fused", marks=needs_fused_cpu)])
-def either(request: pytest.FixtureRequest, config: EngineConfig) -> Iterator[Runner]:
+@pytest.fixture(scope="module")
+def torch_runner(config: EngineConfig) -> Iterator[ModelRunner]:
     with one_torch_thread():
-        if request.param == "fused":
-            yield CpuRunner.load(config, lambda stage, share: None)
-        else:
-            exact = replace(config, dtype="float32")
-            yield ModelRunner.load(exact, lambda stage, share: None)
+        yield ModelRunner.load(replace(config, dtype="float32"), lambda stage, share: None)
 
 
 @pytest.fixture(scope="module")
@@ -141,28 +135,40 @@ def test_other_kinds_of_grammar(runner: Runner, asker: Asker) -> None:
         assert re.fullmatch(fields[i // 4][1], text), text
 
 
-def test_an_answer_depends_on_its_request_alone(either: Runner, asker: Asker) -> None:
+def alone(runner: Runner, call: Call) -> list[Answer]:
+    """What the candidates of a call yield, each as a call of one in a pool of its own."""
+    first = call.params.seed or 0
+    seeds = range(first, first + call.params.n)
+    calls = [replace(call, params=replace(call.params, n=1, seed=seed)) for seed in seeds]
+    return [Bench(with_pool(runner, **AMPLE)).answer([single])[0] for single in calls]
+
+
+def test_an_answer_depends_on_its_request_alone(runner: Runner, asker: Asker) -> None:
     """Three candidates each, beside free answers: as alone, and through preemptions in a small pool."""
     calls = [
-        asker.call(json_grammar(PERSON, ""), n=3, seed=5, max_tokens=40),
-        asker.call(read_grammar({"guided_regex": "[a-z ,]{60}"}, ""), n=3, seed=6, max_tokens=40),
-        asker.call(None, n=2, seed=7, max_tokens=40, ignore_eos=True),
+        asker.call(json_grammar(PERSON, ""), n=3, seed=5, max_tokens=24),
+        asker.call(read_grammar({"guided_regex": "[a-z ,]{60}"}, ""), n=3, seed=6, max_tokens=24),
+        asker.call(None, n=2, seed=7, max_tokens=24, ignore_eos=True),
     ]
-    alone = [
-        answer
-        for call in calls
-        for seed in range(call.params.seed or 0, (call.params.seed or 0) + call.params.n)
-        for answer in Bench(with_pool(either, **AMPLE)).answer(
-            [replace(call, params=replace(call.params, n=1, seed=seed))]
-        )
-    ]
-    together = Bench(with_pool(either, **AMPLE))
-    assert token_ids(together.answer(calls)) == token_ids(alone)
-    assert len({tuple(text) for text in token_ids(alone)}) == len(alone)
-    small = Bench(with_pool(either, **(AMPLE | {"num_blocks": 16})))
-    assert token_ids(small.answer(calls)) == token_ids(alone)
+    expected = token_ids(answer for call in calls for answer in alone(runner, call))
+    together = Bench(with_pool(runner, **AMPLE))
+    assert token_ids(together.answer(calls)) == expected
+    assert len({tuple(text) for text in expected}) == len(expected)
+    small = Bench(with_pool(runner, **(AMPLE | {"num_blocks": 12})))
+    assert token_ids(small.answer(calls)) == expected
     assert small.counters.preemptions > 0
-    assert json.loads(asker.text(alone[0])[0]).keys() == PERSON["properties"].keys()
+
+
+def test_the_torch_runner_follows_grammars_too(torch_runner: ModelRunner, asker: Asker) -> None:
+    spec = read_grammar({"guided_regex": "[a-z]{4}-[0-9]{3}"}, "")
+    call = asker.call(spec, n=2, seed=3, max_tokens=16)
+    free = asker.call(None, seed=1, max_tokens=4, ignore_eos=True)
+    first, second, _ = Bench(with_pool(torch_runner, **AMPLE)).answer([call, free])
+    for answer in (first, second):
+        text, is_whole = asker.text(answer)
+        assert is_whole
+        assert re.fullmatch("[a-z]{4}-[0-9]{3}", text), text
+    assert token_ids([first, second]) == token_ids(alone(torch_runner, call))
 
 
 def test_greedy_logit_bias_min_tokens_and_limits(runner: Runner, asker: Asker) -> None:
