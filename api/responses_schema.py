@@ -48,7 +48,9 @@ class ResponsesBody(Body, StreamFlag):
     def sampling(self) -> SamplingParams:
         """The sampling fields, checked. Raises RequestError; warns of unknown fields."""
         known = SAMPLING_FIELDS - RENAMED_FIELDS - UNSUPPORTED_FIELDS.keys()
-        given = self.given(known, UNSUPPORTED_FIELDS)
+        given = self.given(known | RENAMED_FIELDS, UNSUPPORTED_FIELDS)
+        for name in sorted(RENAMED_FIELDS & given.keys()):
+            raise RequestError(f"{name}: it is called max_output_tokens here", param=name)
         fields = {k: v for k, v in given.items() if k in known}
         limit = self.max_output_tokens
         if limit is not None and limit < 1:

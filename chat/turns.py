@@ -67,7 +67,11 @@ def check_sampling(sampling: Mapping[str, Any], path: str) -> SamplingParams:
         param = f"{path}.use_beam_search"
         message = f"{param}: only false is allowed in a chat; a search has no text before its end"
         raise RequestError(message, param=param)
-    return SamplingParams.from_mapping(sampling, path=path)
+    params = SamplingParams.from_mapping(sampling, path=path)
+    if params.logprobs is not None:
+        message = f"{path}.logprobs: no log-probabilities are shown in a chat; leave it out"
+        raise RequestError(message, param=f"{path}.logprobs")
+    return params
 
 
 def read_sampling(sampling: Mapping[str, Any], n: int | None) -> SamplingParams:

@@ -179,6 +179,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"truncation": "auto"}, "truncation"),
     ({"include": ["x"]}, "include"),
     ({"n": 2}, "n"),
+    ({"max_tokens": 5}, "max_tokens"),
+    ({"max_completion_tokens": 5}, "max_completion_tokens"),
     ({"use_beam_search": True}, "use_beam_search"),
     ({"top_logprobs": 2}, "top_logprobs"),
 ]

@@ -219,6 +219,12 @@ BAD_FRAMES = [
         None,
     ),
     (
+        {"type": "send", "content": "a", "sampling": {"logprobs": 2}},
+        "invalid_value",
+        "sampling.logprobs",
+        None,
+    ),
+    (
         {"type": "send", "content": "a", "sampling": {"zebra": 3}},
         "unknown_field",
         "sampling.zebra",

@@ -59,6 +59,7 @@ async def test_update_is_checked_and_shown(chat: ChatService, conversation_id: s
         ({"system_prompt": "\udc00"}, "system_prompt"),
         ({"sampling": {"temperature": -1}}, "sampling.temperature"),
         ({"sampling": {"use_beam_search": True}}, "sampling.use_beam_search"),
+        ({"sampling": {"logprobs": True}}, "sampling.logprobs"),
         ({"sampling": None}, "sampling"),
         ({"head_id": "x"}, "head_id"),
         ({"title": "fine", "messages": []}, "messages"),
