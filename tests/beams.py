@@ -1,7 +1,7 @@
 """Beam search written down once more, as simply as possible: what the engine must answer, worked out without one.
 
-A whole ranking is sorted in every step, tokens are plain tuples, and memory is only counted: a beam search ends when
-the blocks of its next step, each shared by all beams that begin alike, are more than the pool has.
+A whole ranking is sorted in every step, tokens are plain tuples, and memory is only counted: a beam search that goes on ends
+when the blocks of its next step, each shared by all beams that begin alike, are more than the pool has.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,8 +50,7 @@ def expected_answers(
         ]
         ways.sort(key=lambda way: -way[1])
         running = [way for way in ways if way[0][-1] not in ends][:width]
-        contexts = [[*prompt, *tokens] for tokens, _ in running]
-        if length == limit or num_blocks(contexts, config.block_size) > config.num_blocks:
+        if length == limit:
             park(ways[:width])
             break
         park([way for way in ways[:width] if way[0][-1] in ends])
@@ -60,6 +59,10 @@ def expected_answers(
             best_hope = running[0][1] / horizon**penalty
             if early is True or width == 1 or best_hope <= finished[-1][0]:
                 break
+        contexts = [[*prompt, *tokens] for tokens, _ in running]
+        if num_blocks(contexts, config.block_size) > config.num_blocks:
+            park(running)
+            break
     answers = [(list(tokens), logprob) for _, tokens, logprob in finished]
     return (answers or [([], 0.0)] * params.n)[: params.n]
 
