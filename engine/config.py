@@ -21,6 +21,7 @@ RANGES: Mapping[str, tuple[int, int]] = {
     "max_num_seqs": (1, 65_536),
     "max_num_batched_tokens": (1, 2**20),
     "max_waiting": (0, 2**20),
+    "num_speculative_tokens": (0, 11),
     "seed": (0, 2**64 - 1),
 }
 """Lowest and highest value of each number; the shortest context is a token and the one that follows it."""
@@ -58,6 +59,7 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     scheduling_policy: SchedulingPolicy = "fcfs"
     max_waiting: int = 1024
+    num_speculative_tokens: int | None = None
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -97,7 +99,7 @@ class SchedulerConfig:
     """What the scheduling half needs to know, resolved: no value is optional here.
 
     `model_identity` enters every prefix-cache key; `eos_token_ids` end a sequence unless `ignore_eos`;
-    `bytes_per_token` is the KV memory of one token over all layers.
+    `bytes_per_token` is the KV memory of one token over all layers; `num_speculative_tokens` are guessed ahead at most.
     """
 
     block_size: int
@@ -110,6 +112,7 @@ class SchedulerConfig:
     model_identity: str
     eos_token_ids: frozenset[int]
     bytes_per_token: int
+    num_speculative_tokens: int
 
 
 def _check_range(field: str, value: int | None) -> None:

@@ -16,7 +16,9 @@ import numpy as np
 import torch
 
 from engine import kv_cache
-from engine.config import EngineConfig, SchedulerConfig
+from engine.config import RANGES, EngineConfig, SchedulerConfig
+from engine.drafts import MAX_ROWS
+from engine.draws import find_draws
 from engine.errors import ModelLoadError
 from engine.limits import make_scheduler_config, resolve_max_model_len
 from engine.loader.cpu_weights import (
@@ -100,7 +102,9 @@ class CpuRunner:
         size = kv_cache.choose_size(config, token_bytes, max_model_len, gpu_budget=None)
         progress(_compile_stage(), 0.0)
         model = _fused_model(config, opened.config, loaded, size, num_threads)
-        limits = make_scheduler_config(config, opened, size, max_model_len)
+        limits = make_scheduler_config(
+            config, opened, size, max_model_len, RANGES["num_speculative_tokens"][1]
+        )
         info = _info(config, opened, loaded, size, limits, num_threads)
         runner = cls(model, Sampler(config.seed), limits, info)
         progress("warming up", 0.0)
@@ -112,18 +116,13 @@ class CpuRunner:
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         """Do the block copies, compute the scheduled tokens, draw one token per SampleRequest."""
         self._copy_blocks(plan.block_copies)
-        sampled = [sequence.samples for sequence in plan.scheduled if sequence.samples]
-        requests = [request for samples in sampled for request in samples]
-        self._sampler.prepare(requests)
-        logits = torch.from_numpy(self._model.run(build_step_input(plan.scheduled)))
-        if len(requests) > len(sampled):
-            # The candidates of one prompt draw from one row.
-            logits = logits[[i for i, samples in enumerate(sampled) for _ in samples]]
-        tokens = self._sampler.sample(logits, requests) if requests else []
-        return ModelRunnerOutput(
-            {request.seq_id: token for request, token in zip(requests, tokens, strict=True)},
-            self._sum_states(plan.scheduled),
-        )
+        draws = find_draws(plan.scheduled)
+        self._sampler.prepare(draws.requests)
+        logits = torch.from_numpy(self._model.run(build_step_input(plan.scheduled, draws.rows)))
+        if not draws.has_own_rows:
+            logits = logits[draws.sources]
+        tokens = self._sampler.sample(logits, draws.requests) if draws.requests else []
+        return draws.output(tokens, self._sum_states(plan.scheduled))
 
     def warm_up(self) -> None:
         """Touch all memory of a step: one decode and one chunk of the largest size. Before the first request only."""
@@ -161,12 +160,11 @@ class CpuRunner:
             self._model.copy_blocks([copy.src for copy in copies], [copy.dst for copy in copies])
 
 
-def build_step_input(scheduled: Sequence[ScheduledSequence]) -> StepInput:
-    """The arrays of a step: per sequence a few list operations, none per token."""
+def build_step_input(scheduled: Sequence[ScheduledSequence], rows: Sequence[int] = ()) -> StepInput:
+    """The arrays of a step with logits for `rows`: per sequence a few list operations, none per token."""
     lengths = [len(sequence.token_ids) for sequence in scheduled]
     ends = list(accumulate(lengths, initial=0))
     table_ends = accumulate((len(s.block_table) for s in scheduled), initial=0)
-    rows = [end - 1 for end, s in zip(ends[1:], scheduled, strict=True) if s.samples]
     return StepInput(
         token_ids=_int32(chain.from_iterable(s.token_ids for s in scheduled)),
         seq_rows=_int32(ends),
@@ -199,7 +197,7 @@ def _fused_model(
             num_blocks=size.num_blocks,
             block_size=config.block_size,
             max_rows=config.max_num_batched_tokens,
-            max_outputs=config.max_num_seqs,
+            max_outputs=max(config.max_num_seqs, MAX_ROWS),
             num_threads=num_threads,
         )
     except MemoryError as error:

@@ -35,9 +35,9 @@ class EngineCore:
         """End one candidate, or all; returns the ends. Too late is not an error."""
         return self._checked(self._scheduler.abort(request_id, index))
 
-    def finish(self, seq_id: int, reason: FinishReason) -> list[StepOutput]:
-        """End a sequence for a reason found outside, such as a stop string."""
-        return self._checked(self._scheduler.finish(seq_id, reason))
+    def finish(self, seq_id: int, reason: FinishReason, num_unused: int) -> list[StepOutput]:
+        """End a sequence for a reason found outside, such as a stop string; its last `num_unused` tokens do not count."""
+        return self._checked(self._scheduler.finish(seq_id, reason, num_unused))
 
     def step(self) -> list[StepOutput]:
         """Run one step and return what it did, sequence by sequence."""

@@ -102,7 +102,7 @@ class KVCacheManager:
             if seq.num_computed_tokens == len(seq.block_table) * self._block_size:
                 num_new += 1
             elif self._is_tail_shared(seq):
-                tails[seq.block_table[-1]] += 1
+                tails[self._tail(seq)] += 1
         owners = {block_id: self._num_owners(self.pool.blocks[block_id]) for block_id in tails}
         return num_new + sum(min(count, owners[i] - 1) for i, count in tails.items())
 
@@ -222,14 +222,17 @@ class KVCacheManager:
     def _is_tail_shared(self, seq: Sequence) -> bool:
         if seq.num_computed_tokens % self._block_size == 0:
             return False
-        tail = seq.block_table[seq.num_computed_tokens // self._block_size]
-        return self._num_owners(self.pool.blocks[tail]) > 1
+        return self._num_owners(self.pool.blocks[self._tail(seq)]) > 1
+
+    def _tail(self, seq: Sequence) -> int:
+        """The block that the next token goes into, if it has begun; empty ones may follow, which drafts were written to."""
+        return seq.block_table[seq.num_computed_tokens // self._block_size]
 
     def _copy_tail(self, seq: Sequence) -> BlockCopy:
         """Replace the shared tail; the table's reference to it becomes the pending copy's."""
-        tail = seq.block_table[-1]
+        tail = self._tail(seq)
         copy = self._copy(tail, self.pool.blocks[tail].num_tokens)
-        seq.block_table[-1] = copy.dst
+        seq.block_table[seq.num_computed_tokens // self._block_size] = copy.dst
         self.num_cow_copies += 1
         return copy
 

@@ -21,9 +21,13 @@ def resolve_max_model_len(config: EngineConfig, model: ModelConfig) -> int:
 
 
 def make_scheduler_config(
-    config: EngineConfig, opened: OpenModel, size: KVCacheSize, max_model_len: int
+    config: EngineConfig,
+    opened: OpenModel,
+    size: KVCacheSize,
+    max_model_len: int,
+    num_speculative_tokens: int,
 ) -> SchedulerConfig:
-    """The scheduler's limits for a pool of `size`."""
+    """The scheduler's limits for a pool of `size`; `num_speculative_tokens` is what suits the runner best."""
     return SchedulerConfig(
         block_size=config.block_size,
         num_blocks=size.num_blocks,
@@ -35,4 +39,9 @@ def make_scheduler_config(
         model_identity=opened.identity,
         eos_token_ids=opened.eos_token_ids,
         bytes_per_token=size.bytes_per_block // config.block_size,
+        num_speculative_tokens=(
+            num_speculative_tokens
+            if config.num_speculative_tokens is None
+            else config.num_speculative_tokens
+        ),
     )

@@ -15,6 +15,7 @@ from engine.attention_metadata import StepInputs, forward_context, gather_step
 from engine.config import EngineConfig, SchedulerConfig
 from engine.decode_graphs import CudaRecorder, DecodeGraphs, Recorder
 from engine.device_sampler import DeviceSampler
+from engine.draws import find_draws
 from engine.errors import ConfigError, ModelLoadError
 from engine.gpu_memory import GRAPHS_AND_LIBRARIES, activation_bytes, kv_budget, needs_memory
 from engine.limits import make_scheduler_config, resolve_max_model_len
@@ -75,7 +76,7 @@ class ModelRunner:
         pool = kv_cache.allocate(
             opened.config, size, config.block_size, place.kv_dtype, place.device
         )
-        limits = make_scheduler_config(config, opened, size, max_model_len)
+        limits = make_scheduler_config(config, opened, size, max_model_len, 0)
         info = _info(config, opened.config, place, ops, weights, size, limits)
         sampler = Sampler(config.seed)
         if place.device.type == "cuda":
@@ -95,23 +96,13 @@ class ModelRunner:
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         """Do the block copies, compute the scheduled tokens, draw one token per SampleRequest."""
         self._copy_blocks(plan.block_copies)
-        sampled = [
-            (row, sequence.samples)
-            for row, sequence in enumerate(plan.scheduled)
-            if sequence.samples
-        ]
-        requests = [request for _, samples in sampled for request in samples]
-        self._sampler.prepare(requests)
-        logits, state_sums = self._forward(plan.scheduled, [row for row, _ in sampled])
-        # The candidates of one prompt draw from one row.
-        rows = [i for i, (_, samples) in enumerate(sampled) for _ in samples]
-        if len(rows) > len(sampled):
-            logits = logits[rows]
-        tokens = self._sampler.sample(logits, requests) if requests else []
-        return ModelRunnerOutput(
-            {request.seq_id: token for request, token in zip(requests, tokens, strict=True)},
-            state_sums,
-        )
+        draws = find_draws(plan.scheduled)
+        self._sampler.prepare(draws.requests)
+        logits, state_sums = self._forward(plan.scheduled, draws.rows)
+        if not draws.has_own_rows:
+            logits = logits[draws.sources]
+        tokens = self._sampler.sample(logits, draws.requests) if draws.requests else []
+        return draws.output(tokens, state_sums)
 
     @torch.inference_mode()
     def warm_up(self) -> None:
@@ -142,7 +133,7 @@ class ModelRunner:
     def _forward(
         self, scheduled: Sequence[ScheduledSequence], rows: list[int]
     ) -> tuple[torch.Tensor, dict[int, list[float]]]:
-        """Logits [len(rows), vocab_size] at the last token of the scheduled sequences `rows`; sums of states."""
+        """Logits [len(rows), vocab_size] at the tokens `rows` of the step; sums of states."""
         step, device = gather_step(scheduled, self.scheduler_config.block_size), self._pool.device
         if self._graphs is not None and self._graphs.can_run(step):
             states = self._graphs.run(step)
@@ -151,8 +142,8 @@ class ModelRunner:
         state_sums = self._sum_states(states, scheduled)
         if not rows:
             return states.new_empty(0, self.info.vocab_size), state_sums
-        last = step.query_start_loc[1:][rows].astype(np.int64) - 1
-        return self._model.compute_logits(states[to_device([last], device)[0]]), state_sums
+        chosen = to_device([np.array(rows, np.int64)], device)[0]
+        return self._model.compute_logits(states[chosen]), state_sums
 
     def _compute(self, inputs: StepInputs) -> torch.Tensor:
         """Final states [num_tokens, hidden_size]."""

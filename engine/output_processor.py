@@ -42,11 +42,14 @@ class TokenBytes(Protocol):
 
 @dataclass(slots=True)
 class ProcessedOutputs:
-    """Events in order with their request's id; who ended; the seq_ids that a stop string ends, for the caller to do."""
+    """Events in order with their request's id; who ended; and whom a stop string ends, for the caller to do.
+
+    `stopped` has the seq_ids of those, with the number of tokens drawn behind the stop string, which do not count.
+    """
 
     events: list[tuple[int, EngineEvent]] = field(default_factory=list)
     finished: list[FinishedCandidate] = field(default_factory=list)
-    stopped: list[int] = field(default_factory=list)
+    stopped: dict[int, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.events)
@@ -55,7 +58,7 @@ class ProcessedOutputs:
         """Append what came later."""
         self.events += other.events
         self.finished += other.finished
-        self.stopped += other.stopped
+        self.stopped.update(other.stopped)
 
 
 class OutputProcessor:
@@ -98,8 +101,9 @@ class OutputProcessor:
                 if not request.candidates:
                     del self._requests[output.request_id]
                     events.append(RequestFinished())
-            elif candidate.is_stopped:
-                processed.stopped.append(output.seq_id)
+            is_to_be_told = output.end is None or candidate.num_unused > 0
+            if candidate.is_stopped and output.sampled is not None and is_to_be_told:
+                processed.stopped[output.seq_id] = candidate.num_unused
         processed.events += ((output.request_id, event) for event in events)
 
 
@@ -126,6 +130,8 @@ class _Candidate:
         self._detokenizer = Detokenizer(tokenizer.visible_bytes)
         self._matcher = matcher
         self._num_unsearched = min_tokens
+        self._num_used = self.num_unused = 0
+        """Tokens up to the end of the stop string, if there is one, and those of its step behind it."""
 
     @property
     def is_stopped(self) -> bool:
@@ -135,7 +141,9 @@ class _Candidate:
     def take(self, output: StepOutput) -> TextDelta | None:
         """What a step adds to the text; None when it adds neither a token nor text."""
         text, end = "", output.end
-        shown = output.sampled
+        shown = None if self.is_stopped else output.sampled
+        self._num_used += shown is not None
+        self.num_unused += output.sampled is not shown
         if end is not None and end.reason is FinishReason.STOP:
             shown = None
         if shown is not None:
@@ -148,10 +156,11 @@ class _Candidate:
         return TextDelta(output.index, text, (shown.token_id,), self._logprobs(shown))
 
     def apply_stop(self, end: SequenceEnd) -> SequenceEnd:
-        """A stop string that the last token completed outranks the limit that this token reached."""
-        if self.is_stopped and end.reason is FinishReason.LENGTH:
-            return replace(end, reason=FinishReason.STOP)
-        return end
+        """A stop string outranks the limit that its last token reached, and whatever a token behind it led to."""
+        if not self.is_stopped or end.reason not in (FinishReason.STOP, FinishReason.LENGTH):
+            return end
+        usage = replace(end.usage, completion_tokens=self._num_used)
+        return replace(end, reason=FinishReason.STOP, usage=usage)
 
     def stop_reason(self, end: SequenceEnd) -> str | int | None:
         """The stop string or stop token id that ended the candidate."""

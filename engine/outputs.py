@@ -61,6 +61,9 @@ class ScheduledSequence:
     `block_table` covers all positions up to the last of them. `samples` is empty for a chunk that does not reach
     the end of the known tokens, holds one entry for an ordinary sequence, n for a prompt that forks after this step (one
     again if it forks into beams). With `wants_states` the sum of these tokens' final states is wanted, and `samples` is empty.
+
+    The last `num_drafts` tokens are guesses. With some, `samples` are draws of this one sequence: the first behind its last
+    known token, one more behind each guess, as if the guesses before it had been drawn.
     """
 
     seq_id: int
@@ -69,6 +72,7 @@ class ScheduledSequence:
     block_table: Sequence[int]
     samples: tuple[SampleRequest, ...]
     wants_states: bool = False
+    num_drafts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +114,12 @@ class ModelRunnerOutput:
     """The drawn tokens by seq_id, one for every SampleRequest of the step; and of those that want states their sums.
 
     A sum [hidden_size] is over the scheduled tokens' states after the final norm, each rounded to `pooling.STATE_UNIT`.
+    What was drawn behind drafts, in order, is in `behind_drafts`.
     """
 
     samples: Mapping[int, SampledToken]
     state_sums: Mapping[int, Sequence[float]] = field(default_factory=dict)
+    behind_drafts: Mapping[int, Sequence[SampledToken]] = field(default_factory=dict)
 
 
 # --- engine to callers ---------------------------------------------------------------------------
@@ -130,13 +136,14 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Milliseconds, and output tokens per second of the decode phase (0 when there was none)."""
+    """Milliseconds; output tokens per second of the decode phase (0 when there was none), and per step (1 without drafts)."""
 
     queue_ms: float
     prefill_ms: float
     ttft_ms: float
     decode_ms: float
     tokens_per_second: float
+    tokens_per_step: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ The rules, in order, each step:
 2. Running sequences with more to compute, and waiting ones that fit (`Intake`), share what is left of the token budget
    (`share_budget`): half goes to those with the least to compute, the rest by rank. So a short prompt never waits for
    all of a long one, and the first never starves.
+   Room that is left takes their drafts: tokens that they may go on with.
 3. The beams of a search compute their last token in one step. They are preempted together.
 4. A running sequence whose chunk finds no block sits the step out; if nothing at all could run, a victim is preempted.
 """
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from engine.admission import share_budget
 from engine.beam_groups import BeamGroups
 from engine.config import SchedulerConfig
+from engine.drafts import Drafter
 from engine.intake import Intake
 from engine.kv_cache_manager import KVCacheManager
 from engine.outputs import BlockCopy, SampleRequest, ScheduledSequence, SchedulerOutput
@@ -38,17 +40,24 @@ class _Step:
     scheduled: list[ScheduledSequence] = field(default_factory=list)
     block_copies: list[BlockCopy] = field(default_factory=list)
 
-    def add(self, seq: Sequence, num_tokens: int, block_copies: list[BlockCopy]) -> None:
-        """Compute the next `num_tokens` tokens of `seq`; sample if these are all it has."""
+    def add(
+        self, seq: Sequence, num_tokens: int, block_copies: list[BlockCopy], draft: list[int]
+    ) -> None:
+        """Compute the next `num_tokens` tokens of `seq`; if these are all it has, the draft behind them, and sample."""
         start, end = seq.num_computed_tokens, seq.num_computed_tokens + num_tokens
-        samples = _samples(seq) if end == seq.num_tokens else ()
-        token_ids = seq.token_ids[start:end]
-        wants_states = seq.request.state_sum is not None
         self.scheduled.append(
-            ScheduledSequence(seq.seq_id, token_ids, start, seq.block_table, samples, wants_states)
+            ScheduledSequence(
+                seq.seq_id,
+                seq.token_ids[start:end] + draft,
+                start,
+                seq.block_table,
+                _samples(seq, draft) if end == seq.num_tokens else (),
+                seq.request.state_sum is not None,
+                len(draft),
+            )
         )
         self.block_copies += block_copies
-        self.budget -= num_tokens
+        self.budget -= num_tokens + len(draft)
 
 
 class Planner:
@@ -64,6 +73,7 @@ class Planner:
     ) -> None:
         self._config, self._kv, self._roster, self._tally = config, kv, roster, tally
         self._beams = beams
+        self._drafter = Drafter(config.num_speculative_tokens)
         self.intake = Intake(config, kv, roster)
 
     def plan(self) -> SchedulerOutput:
@@ -104,10 +114,15 @@ class Planner:
         return self._kv.num_lost_tokens(seq)
 
     def _schedule_decodes(self, step: _Step) -> None:
-        for seq in self._make_room(step.budget):
-            block_copies = self._kv.allocate_slots(seq, 1)
+        decodes = self._make_room(step.budget)
+        copies = [self._kv.allocate_slots(seq, 1) for seq in decodes]
+        drafts = self._drafter.draft(decodes, (step.budget - len(decodes)) // 2)
+        for seq, block_copies in zip(decodes, copies, strict=True):
             assert block_copies is not None, f"no block for sequence {seq.seq_id}"
-            step.add(seq, 1, block_copies)
+            draft = drafts.get(seq, [])
+            if self._kv.allocate_slots(seq, 1 + len(draft)) is None:
+                draft = []
+            step.add(seq, 1, block_copies, draft)
 
     def _make_room(self, budget: int) -> list[Sequence]:
         """The sequences with one token to compute, as many as the budget takes, once the pool has what they need."""
@@ -138,7 +153,7 @@ class Planner:
         block_copies = self._kv.allocate_slots(seq, num_tokens)
         assert block_copies is not None or not is_new, f"sequence {seq.seq_id} did not fit"
         if block_copies is not None:
-            step.add(seq, num_tokens, block_copies)
+            step.add(seq, num_tokens, block_copies, [])
 
     def _admit(self, seq: Sequence) -> list[BlockCopy]:
         """Let `seq` run, from where the prefix cache ends; returns the copy that this takes, if any."""
@@ -173,13 +188,15 @@ def _cut(decodes: list[Sequence], budget: int) -> None:
             decodes.pop()
 
 
-def _samples(leader: Sequence) -> tuple[SampleRequest, ...]:
+def _samples(leader: Sequence, draft: list[int]) -> tuple[SampleRequest, ...]:
     """One draw for the sequence and one for each candidate that forks after this step; none if none is wanted.
 
-    A beam search chooses all that its beams go on with from the one draw.
+    With a draft, which only a sequence without followers has, one more behind each of its tokens. A beam search chooses all that its beams go on with from the one draw.
     """
     if leader.max_output_tokens == 0:
         return ()
     if leader.request.group is not None:
         return (leader.sample_request(),)
+    if draft:
+        return leader.sample_requests(draft)
     return (leader.sample_request(), *(seq.sample_request() for seq in leader.followers))

@@ -20,6 +20,9 @@ class Tally:
     generated_tokens: int = 0
     prompt_tokens: int = 0
     requests: int = 0
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
 
     def counters(self, num_cow_copies: int) -> Counters:
         """As they stand now."""

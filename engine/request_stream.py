@@ -145,7 +145,7 @@ def _lost_candidate(index: int, error: str) -> CandidateFinished:
         FinishReason.ERROR,
         None,
         Usage(0, 0, 0),
-        Timings(0.0, 0.0, 0.0, 0.0, 0.0),
+        Timings(0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
         KVUsage(0, 0, 0, 0.0),
         error,
     )

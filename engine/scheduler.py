@@ -20,6 +20,7 @@ from engine.outputs import (
     ModelRunnerOutput,
     PrefillProgress,
     SampledToken,
+    ScheduledSequence,
     SchedulerOutput,
     SequenceEnd,
     StepOutput,
@@ -74,13 +75,19 @@ class Scheduler:
         chosen = [seq for seq in sequences if index is None or seq.index == index]
         return self._end_all(chosen, FinishReason.ABORT)
 
-    def finish(self, seq_id: int, reason: FinishReason) -> list[StepOutput]:
+    def finish(self, seq_id: int, reason: FinishReason, num_unused: int = 0) -> list[StepOutput]:
         """End a sequence for a reason found outside, such as a stop string. Ignored if it has ended.
 
+        The last `num_unused` tokens drawn do not count: they came in the step in which the reason was found, behind it.
         A beam stands for its whole group, here and wherever sequences end without having come to their own end.
         """
+        self._tally.generated_tokens -= num_unused
         seq = self._roster.sequences.get(seq_id)
-        return [] if seq is None else self._end_all([seq], reason)
+        if seq is None:
+            return []
+        if num_unused:
+            seq.drop_output(num_unused)
+        return self._end_all([seq], reason)
 
     def fail_step(self, error: str) -> list[StepOutput]:
         """The plan could not be executed: end what was in it, as its blocks hold nobody knows what."""
@@ -125,7 +132,7 @@ class Scheduler:
         for entry in plan.scheduled:
             seq = self._roster.holder(entry.seq_id)
             if seq is not None:
-                outputs += self._advance(seq, len(entry.token_ids), output, now)
+                outputs += self._advance(seq, entry, output, now)
         self._plan = None
         self._roster.forget_heirs()
         self._num_steps += bool(plan.scheduled)
@@ -135,8 +142,11 @@ class Scheduler:
     # --- what a step did to a sequence -----------------------------------------------------------
 
     def _advance(
-        self, seq: Sequence, num_tokens: int, output: ModelRunnerOutput, now: float
+        self, seq: Sequence, entry: ScheduledSequence, output: ModelRunnerOutput, now: float
     ) -> list[StepOutput]:
+        if entry.num_drafts:
+            return self._advance_drafted(seq, entry, output, now)
+        num_tokens = len(entry.token_ids)
         if seq.request.state_sum is not None:
             sums = output.state_sums[seq.seq_id]
             seq.request.state_sum.add(seq.num_computed_tokens, num_tokens, sums)
@@ -147,7 +157,25 @@ class Scheduler:
         if seq.num_uncomputed_tokens:
             return outputs
         candidates = self._fork_followers(seq) if seq.followers else [seq]
-        return outputs + [self._accept(s, output, now) for s in candidates]
+        return outputs + [self._accept(s, output.samples.get(s.seq_id), now) for s in candidates]
+
+    def _advance_drafted(
+        self, seq: Sequence, entry: ScheduledSequence, output: ModelRunnerOutput, now: float
+    ) -> list[StepOutput]:
+        """Take the draw behind the last token, and the one behind each draft for as long as drafts were what was drawn."""
+        draft = entry.token_ids[-entry.num_drafts :]
+        drawn = (output.samples[seq.seq_id], *output.behind_drafts[seq.seq_id])
+        outputs: list[StepOutput] = []
+        for sampled, guessed in zip(drawn, (*draft, None), strict=True):
+            self.kv.commit(seq, 1)
+            seq.num_accepted_drafts += bool(outputs)
+            outputs.append(self._accept(seq, sampled, now))
+            if sampled.token_id != guessed or seq.status is SequenceStatus.FINISHED:
+                break
+        self._tally.drafts += 1
+        self._tally.draft_tokens += len(draft)
+        self._tally.accepted_tokens += len(outputs) - 1
+        return outputs
 
     def _advance_beams(
         self, seq: Sequence, output: ModelRunnerOutput, now: float
@@ -174,12 +202,12 @@ class Scheduler:
         self._tally.forks += len(followers)
         return candidates
 
-    def _accept(self, seq: Sequence, output: ModelRunnerOutput, now: float) -> StepOutput:
+    def _accept(self, seq: Sequence, sampled: SampledToken | None, now: float) -> StepOutput:
         if seq.request.state_sum is not None:
             return self._end_with_embedding(seq, seq.request.state_sum)
-        sampled = reason = stop_token_id = None
-        if seq.max_output_tokens:
-            sampled = output.samples[seq.seq_id]
+        reason = stop_token_id = None
+        assert (sampled is None) == (seq.max_output_tokens == 0), "a token too many or too few"
+        if sampled is not None:
             if sampled.error is not None:
                 error = self._end(seq, FinishReason.ERROR, error=sampled.error)
                 return _step_output(seq, end=error)

@@ -8,13 +8,14 @@ A beam search has a sequence per beam. Its beams differ from token to token, but
 once, also again after a preemption: a follower forks at its `fork_position`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from engine.beam_search import BeamSearch
 from engine.grammar_spec import Grammar, TokenMatcher
 from engine.outputs import FinishReason, SampleRequest, Timings, Usage
 from engine.pooling import StateSum
+from engine.prompt_lookup import PromptLookup
 from engine.sampling_params import SamplingParams
 
 
@@ -70,7 +71,8 @@ class Sequence:
     copy-on-write replaces a shared tail. `block_keys` are the prefix keys of its full blocks, as far as known.
     `num_cached_tokens` is what the first pass found in the prefix cache. `num_forked_blocks` are the full blocks that
     candidates had in common when they forked, for as long as this one keeps its table. `fork_position` is how many tokens
-    a follower has in common with the one before it, the leader before the first.
+    a follower has in common with the one before it, the leader before the first. `num_accepted_drafts` of its output tokens
+    were computed before they were drawn; `lookup` guesses them.
     """
 
     seq_id: int
@@ -91,6 +93,8 @@ class Sequence:
     finish_reason: FinishReason | None = None
     first_token_time: float | None = None
     last_token_time: float | None = None
+    num_accepted_drafts: int = 0
+    lookup: PromptLookup | None = None
     _matcher: TokenMatcher | None = field(default=None, init=False)
     _sample_request: SampleRequest | None = field(default=None, init=False)
 
@@ -149,24 +153,44 @@ class Sequence:
         self.output_token_ids[:] = beam.output_token_ids
         self.first_token_time, self.last_token_time = beam.first_token_time, beam.last_token_time
 
+    def drop_output(self, num_tokens: int) -> None:
+        """Forget the last drawn tokens, of a sequence that ends: a stop string was complete before them."""
+        num_kept = len(self.output_token_ids) - num_tokens
+        del self.output_token_ids[num_kept:], self.token_ids[self.num_prompt_tokens + num_kept :]
+
     def sample_request(self) -> SampleRequest:
         """How to draw the next token. Kept from step to step: its token lists are views of this sequence."""
-        params = self.request.params
-        is_below_minimum = len(self.output_token_ids) < params.min_tokens
-        if self._sample_request is None or is_below_minimum != bool(
-            self._sample_request.forbidden_token_ids
-        ):
-            self._sample_request = SampleRequest(
+        forbidden_token_ids = self._forbidden_after(len(self.output_token_ids))
+        kept = self._sample_request
+        if kept is None or kept.forbidden_token_ids != forbidden_token_ids:
+            kept = self._sample_request = SampleRequest(
                 self.seq_id,
-                params,
+                self.request.params,
                 self.seed,
                 self.request.prompt_token_ids,
                 self.output_token_ids,
-                tuple(sorted(self.end_token_ids)) if is_below_minimum else (),
+                forbidden_token_ids,
                 self.request.group.search.num_candidates if self.request.group else 0,
                 self._matcher,
             )
-        return self._sample_request
+        return kept
+
+    def sample_requests(self, draft: list[int]) -> tuple[SampleRequest, ...]:
+        """How to draw the next token, and one behind each token of `draft`."""
+        first, output = self.sample_request(), self.output_token_ids
+        behind = (
+            replace(
+                first,
+                output_token_ids=output + draft[:count],
+                forbidden_token_ids=self._forbidden_after(len(output) + count),
+            )
+            for count in range(1, len(draft) + 1)
+        )
+        return (first, *behind)
+
+    def _forbidden_after(self, num_output_tokens: int) -> tuple[int, ...]:
+        is_below_minimum = num_output_tokens < self.request.params.min_tokens
+        return tuple(sorted(self.end_token_ids)) if is_below_minimum else ()
 
     def usage(self) -> Usage:
         """Token counts so far."""
@@ -177,11 +201,13 @@ class Sequence:
         arrival, scheduled = self.request.arrival_time, self.request.first_scheduled_time
         first, last = self.first_token_time, self.last_token_time
         decode_s = 0.0 if first is None or last is None else last - first
-        num_decoded = len(self.output_token_ids) - 1
+        num_output_tokens = len(self.output_token_ids)
+        num_draws = max(1, num_output_tokens - self.num_accepted_drafts)
         return Timings(
             queue_ms=((now if scheduled is None else scheduled) - arrival) * 1e3,
             prefill_ms=0.0 if scheduled is None else ((first or now) - scheduled) * 1e3,
             ttft_ms=0.0 if first is None else (first - arrival) * 1e3,
             decode_ms=decode_s * 1e3,
-            tokens_per_second=num_decoded / decode_s if decode_s > 0 else 0.0,
+            tokens_per_second=(num_output_tokens - 1) / decode_s if decode_s > 0 else 0.0,
+            tokens_per_step=num_output_tokens / num_draws,
         )

@@ -21,7 +21,11 @@ class BlockCounts:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Totals since start. prefix_queries and prefix_hits count tokens; generated_tokens counts sampled tokens kept."""
+    """Totals since start. prefix_queries and prefix_hits count tokens; generated_tokens counts sampled tokens kept.
+
+    `drafts` counts the times that a sequence was computed with guesses ahead, draft_tokens the tokens guessed, and
+    accepted_tokens those that came true.
+    """
 
     preemptions: int = 0
     forks: int = 0
@@ -31,6 +35,9 @@ class Counters:
     generated_tokens: int = 0
     prompt_tokens: int = 0
     requests: int = 0
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

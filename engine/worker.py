@@ -225,8 +225,8 @@ class Worker:
         """Turn outputs into events, and end what a stop string ended."""
         processed = self._processor.process(outputs)
         self._batch.extend(processed)
-        for seq_id in processed.stopped:
-            self._take(self._core.finish(seq_id, FinishReason.STOP))
+        for seq_id, num_unused in processed.stopped.items():
+            self._take(self._core.finish(seq_id, FinishReason.STOP, num_unused))
 
     def _publish(self) -> None:
         self.stats = self._core.stats()

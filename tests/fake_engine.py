@@ -117,7 +117,7 @@ class FakeStream:
     ) -> CandidateFinished:
         ms = (time.monotonic() - started) * 1e3
         usage = Usage(len(self.prompt), tokens, 0)
-        timings = Timings(0.0, 1.0, 2.0, ms, tokens / max(ms, 1e-3) * 1e3)
+        timings = Timings(0.0, 1.0, 2.0, ms, tokens / max(ms, 1e-3) * 1e3, 1.0)
         for listener in self.engine.listeners:
             listener(FinishedCandidate(self.request_id, index, reason, usage, timings, ms))
         return CandidateFinished(index, reason, None, usage, timings, KVUsage(2, 4, 2, 0.01))

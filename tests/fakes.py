@@ -53,6 +53,7 @@ def make_config(**changes: Any) -> SchedulerConfig:
         "model_identity": "fake",
         "eos_token_ids": frozenset({EOS_TOKEN_ID}),
         "bytes_per_token": 10,
+        "num_speculative_tokens": 0,
     }
     return SchedulerConfig(**(defaults | changes))
 
@@ -61,6 +62,20 @@ def pseudo_random_token(request: SampleRequest, context: Sequence[int]) -> int:
     """A token from 0 to VOCAB_SIZE - 1 that depends on every token of the context and on the seed, nothing else."""
     text = repr((list(context), request.seed)).encode()
     return blake2b(text, digest_size=1).digest()[0]
+
+
+def repetitive_token(request: SampleRequest, context: Sequence[int]) -> int:
+    """Depends on all of the context too, but is mostly what followed where the last two tokens stood before.
+
+    Else it is one of a few tokens, now and then EOS.
+    """
+    token_id = pseudo_random_token(request, context)
+    pair = list(context[-2:])
+    places = (i for i in range(len(context) - 1, 1, -1) if list(context[i - 2 : i]) == pair)
+    place = next(places, None)
+    if place is not None and token_id % 5:
+        return context[place]
+    return EOS_TOKEN_ID if token_id % 16 == 0 else 97 + token_id % 4
 
 
 def best_tokens(context: Sequence[int], count: int) -> tuple[TokenLogprob, ...]:
@@ -245,17 +260,33 @@ class FakeModelRunner:
         self._store(plan.scheduled)
         samples: dict[int, SampledToken] = {}
         state_sums: dict[int, list[float]] = {}
+        behind_drafts: dict[int, list[SampledToken]] = {}
         for entry in plan.scheduled:
             context = self._read_context(entry)
             if entry.wants_states:
                 assert not entry.samples, "a sequence wants states and tokens"
                 state_sums[entry.seq_id] = _sum_states(context, entry.start_position)
-            for request in entry.samples:
-                known = [*request.prompt_token_ids, *request.output_token_ids]
-                assert context == known, f"sequence {request.seq_id}: read {context}, not {known}"
+            num_known = len(context) - entry.num_drafts
+            drawn = [
+                self._draw(request, context[: num_known + i * (entry.num_drafts > 0)])
+                for i, request in enumerate(entry.samples)
+            ]
+            if entry.num_drafts:
+                assert {r.seq_id for r in entry.samples} == {entry.seq_id}, (
+                    "others draw from drafts"
+                )
+                assert len(drawn) == 1 + entry.num_drafts, "draws and drafts do not match"
+                behind_drafts[entry.seq_id] = drawn[1:]
+                del drawn[1:]
+            for request, token in zip(entry.samples, drawn, strict=False):
                 assert request.seq_id not in samples, f"sequence {request.seq_id} is drawn twice"
-                samples[request.seq_id] = self._sample(request, context)
-        return ModelRunnerOutput(samples, state_sums)
+                samples[request.seq_id] = token
+        return ModelRunnerOutput(samples, state_sums, behind_drafts)
+
+    def _draw(self, request: SampleRequest, context: Sequence[int]) -> SampledToken:
+        known = [*request.prompt_token_ids, *request.output_token_ids]
+        assert context == known, f"sequence {request.seq_id}: read {context}, not {known}"
+        return self._sample(request, context)
 
     def _slot(self, entry: ScheduledSequence, position: int) -> int:
         size = self.scheduler_config.block_size

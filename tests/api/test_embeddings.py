@@ -18,7 +18,7 @@ from tests.api.conftest import Running, Start
 from tests.api.test_generation import open_request
 from tests.fake_engine import HIDDEN_SIZE, FakeEmbeddingStream, FakeEngine, fake_embedding
 
-NUMBERS = Usage(1, 0, 0), Timings(0, 0, 0, 0, 0), KVUsage(0, 0, 0, 0)
+NUMBERS = Usage(1, 0, 0), Timings(0, 0, 0, 0, 0, 0), KVUsage(0, 0, 0, 0)
 
 
 def as_float32(values: Sequence[float]) -> list[float]:

@@ -22,7 +22,7 @@ from engine.sampling_params import SamplingParams
 from tests.api.conftest import Running, Start
 from tests.fake_engine import FakeEngine, FakeStream
 
-NUMBERS = Usage(1, 1, 0), Timings(0, 0, 0, 0, 0), KVUsage(0, 0, 0, 0)
+NUMBERS = Usage(1, 1, 0), Timings(0, 0, 0, 0, 0, 1), KVUsage(0, 0, 0, 0)
 CHAT = {"messages": [{"role": "user", "content": "hello"}]}
 
 

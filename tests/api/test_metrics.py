@@ -45,7 +45,7 @@ def value(text: str, name: str, **labels: str) -> float:
 
 
 def finished(tokens: int) -> FinishedCandidate:
-    timings = Timings(100.0, 200.0, 300.0, 900.0, 1.0)
+    timings = Timings(100.0, 200.0, 300.0, 900.0, 1.0, 1.0)
     return FinishedCandidate(1, 0, FinishReason.LENGTH, Usage(7, tokens, 0), timings, 1200.0)
 
 

@@ -86,7 +86,7 @@ class ManualStream:
                 reason,
                 None,
                 Usage(3, 2, 1),
-                Timings(0.0, 1.0, 2.0, 3.0, 4.0),
+                Timings(0.0, 1.0, 2.0, 3.0, 4.0, 1.0),
                 KVUsage(1, 2, 3, 0.5),
                 error,
             )

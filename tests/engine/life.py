@@ -38,6 +38,7 @@ from tests.fakes import (
     expected_embedding,
     expected_tokens,
     make_config,
+    repetitive_token,
 )
 
 BLOCK_SIZES = (1, 2, 16)
@@ -86,6 +87,7 @@ configs = st.fixed_dictionaries(
         "max_num_batched_tokens": st.sampled_from([6, 7, 16, 64]),
         "max_model_len": st.sampled_from([24, 80]),
         "enable_prefix_caching": st.booleans(),
+        "num_speculative_tokens": st.sampled_from([0, 3, 11]),
     }
 )
 
@@ -99,7 +101,7 @@ class EngineLife(RuleBasedStateMachine):
     def start(self, changes: dict[str, Any]) -> None:
         self.config = make_config(block_size=self.block_size, **changes)
         self.scheduler = Scheduler(self.config)
-        self.runner = FakeModelRunner(self.config)
+        self.runner = FakeModelRunner(self.config, repetitive_token)
         self.accepted: dict[int, Request] = {}
         self.texts: dict[tuple[int, int], list[int]] = {}
         self.ends: dict[tuple[int, int], SequenceEnd] = {}
@@ -257,7 +259,9 @@ class EngineLife(RuleBasedStateMachine):
         if request.params.beams is not None:
             self._check_answer(request, key[1], end)
             return
-        expected = expected_tokens(request.prompt_token_ids, request.params, key[1], self.config)
+        expected = expected_tokens(
+            request.prompt_token_ids, request.params, key[1], self.config, repetitive_token
+        )
         assert text == expected[: len(text)]
         is_eos = text[-1:] == [EOS_TOKEN_ID] and not request.params.ignore_eos
         if end.reason is FinishReason.LENGTH or is_eos:

@@ -64,7 +64,7 @@ def test_abort_and_finish_return_the_ends() -> None:
     core.add_request(request(n=2))
     core.step()
     assert {info.owners for info in core.block_map() if info.ref_count} == {(0,)}
-    (ended,) = core.finish(1, FinishReason.STOP)
+    (ended,) = core.finish(1, FinishReason.STOP, 0)
     assert (ended.index, ended.end and ended.end.reason) == (1, FinishReason.STOP)
     (ended,) = core.abort(0)
     assert (ended.index, ended.end and ended.end.reason) == (0, FinishReason.ABORT)

@@ -56,7 +56,13 @@ SEEDED = SamplingParams(
 )
 GREEDY_LENGTHS = (7, 8, 16, 17, 31, 33, 127, 129)
 SEEDED_LENGTHS = (9, 16, 31, 33)
-AMPLE = {"num_blocks": 100, "block_size": 16, "max_num_batched_tokens": 512, "max_num_seqs": 16}
+AMPLE = {
+    "num_blocks": 100,
+    "block_size": 16,
+    "max_num_batched_tokens": 512,
+    "max_num_seqs": 16,
+    "num_speculative_tokens": 0,
+}
 LOGPROB_TOLERANCE = 2e-4
 NEAR_TIE = 2e-3
 
@@ -139,6 +145,26 @@ def test_in_chunks_of_any_size(
     """512, the budget of all other tests, takes the load's prompts at once."""
     answers = bench(runner, max_num_batched_tokens=chunk).answer(calls)
     assert_same(runner, answers, alone)
+
+
+def test_with_drafts(runner: Runner, builtin_model_path: Path) -> None:
+    """Texts that begin again, which the model goes on to repeat; and drawn ones, with every penalty."""
+    words = load_tokenizer(builtin_model_path)(TEXT).input_ids
+    loads = [
+        [Call(words[i : i + 60] + words[i : i + n], params)]
+        for params in (GREEDY, SEEDED, replace(SEEDED, temperature=0.2, repetition_penalty=1.0))
+        for i, n in ((0, 10), (30, 21))
+    ]
+    loads.append(list(chain(*loads[:4])))
+    plain = bench(runner)
+    expected = [plain.answer(load) for load in loads]
+    assert plain.counters.drafts == 0
+    drafting = bench(runner, num_speculative_tokens=11)
+    for load, answers in zip(loads, expected, strict=True):
+        assert_same(runner, drafting.answer(load), answers)
+    counters = drafting.counters
+    assert counters.generated_tokens - counters.accepted_tokens < 0.8 * counters.generated_tokens
+    assert counters.accepted_tokens < counters.draft_tokens, "none had to be rejected"
 
 
 def test_without_a_prefix_cache(runner: Runner, calls: list[Call], alone: list[Answer]) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -25,7 +26,7 @@ from engine.sampling_params import SamplingParams
 from engine.sequence import Request
 
 EOS = 0
-USAGE, TIMINGS, KV = Usage(5, 7, 0), Timings(1.0, 2.0, 3.0, 4.0, 5.0), KVUsage(1, 2, 1, 0.1)
+USAGE, TIMINGS, KV = Usage(5, 7, 0), Timings(1.0, 2.0, 3.0, 4.0, 5.0, 1.0), KVUsage(1, 2, 1, 0.1)
 
 
 class Pieces:
@@ -63,6 +64,11 @@ def finished(
     reason: FinishReason, stop_reason: str | int | None = None, index: int = 0
 ) -> CandidateFinished:
     return CandidateFinished(index, reason, stop_reason, USAGE, TIMINGS, KV)
+
+
+def stopped(stop: str, num_tokens: int) -> CandidateFinished:
+    """Ended by a stop string that this many tokens hold."""
+    return replace(finished(FinishReason.STOP, stop), usage=Usage(5, num_tokens, 0))
 
 
 def run(processor: OutputProcessor, *outputs: StepOutput) -> list[object]:
@@ -112,10 +118,10 @@ def test_a_stop_string_across_tokens_asks_for_the_end_and_is_cut() -> None:
     processor = processor_for(SamplingParams(stop=("END",)), "aE", "ND", "b")
     assert run(processor, token(1)) == [TextDelta(0, "a", (1,))]
     processed = processor.process([token(2)])
-    assert processed.stopped == [70]
+    assert processed.stopped == {70: 0}
     assert processed.events == [(7, TextDelta(0, "", (2,)))]
     assert run(processor, ended(FinishReason.STOP)) == [
-        finished(FinishReason.STOP, "END"),
+        stopped("END", 2),
         RequestFinished(),
     ]
 
@@ -137,10 +143,10 @@ def test_what_was_held_is_flushed_at_eos() -> None:
 def test_a_stop_string_completed_by_the_last_allowed_token_is_a_stop() -> None:
     processor = processor_for(SamplingParams(stop=("END",)), "aEND")
     processed = processor.process([token(1, end(FinishReason.LENGTH))])
-    assert processed.stopped == []
+    assert processed.stopped == {}
     assert [event for _, event in processed.events] == [
         TextDelta(0, "a", (1,)),
-        finished(FinishReason.STOP, "END"),
+        stopped("END", 1),
         RequestFinished(),
     ]
     assert processed.finished[0].finish_reason is FinishReason.STOP
@@ -163,7 +169,7 @@ def test_min_tokens_are_not_searched_for_stop_strings() -> None:
     processor = processor_for(params, "ab", "a", "b", "xab")
     assert shown(run(processor, token(1), token(2), token(3))) == "abab"
     processed = processor.process([token(4)])
-    assert (shown([e for _, e in processed.events]), processed.stopped) == ("x", [70])
+    assert (shown([e for _, e in processed.events]), processed.stopped) == ("x", {70: 0})
 
 
 def test_candidates_are_apart_and_the_request_ends_once() -> None:
@@ -174,9 +180,9 @@ def test_candidates_are_apart_and_the_request_ends_once() -> None:
     ]
     first = run(processor, token(1, end(FinishReason.LENGTH), index=1))
     assert first == [TextDelta(1, "a", (1,)), finished(FinishReason.LENGTH, index=1)]
-    assert processor.process([token(2)]).stopped == [70]
+    assert processor.process([token(2)]).stopped == {70: 0}
     last = run(processor, ended(FinishReason.STOP))
-    assert last == [finished(FinishReason.STOP, "b"), RequestFinished()]
+    assert last == [stopped("b", 2), RequestFinished()]
 
 
 def test_logprobs_carry_text_and_true_bytes() -> None:
@@ -209,6 +215,32 @@ def test_listeners_learn_about_every_candidate() -> None:
 def test_processed_outputs_join() -> None:
     joined = ProcessedOutputs()
     assert not joined
-    joined.extend(ProcessedOutputs([(1, RequestFinished())], [], [3]))
+    joined.extend(ProcessedOutputs([(1, RequestFinished())], [], {3: 1}))
     assert joined
-    assert joined.stopped == [3]
+    assert joined.stopped == {3: 1}
+
+
+def test_tokens_of_the_same_step_behind_a_stop_string_are_neither_shown_nor_counted() -> None:
+    processor = processor_for(SamplingParams(stop=("b",)), "a", "b")
+    processed = processor.process([token(1), token(2), token(1), token(1)])
+    assert [event for _, event in processed.events] == [
+        TextDelta(0, "a", (1,)),
+        TextDelta(0, "", (2,)),
+    ]
+    assert processed.stopped == {70: 2}
+    told = processor.process([ended(FinishReason.STOP)])
+    assert [event for _, event in told.events] == [stopped("b", 2), RequestFinished()]
+    assert told.stopped == {}
+
+
+@pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.LENGTH])
+def test_an_end_in_the_same_step_behind_a_stop_string_is_a_stop_there(reason: FinishReason) -> None:
+    processor = processor_for(SamplingParams(stop=("b",)), "a", "b")
+    last = token(1, end(reason, stop_token_id=1))
+    processed = processor.process([token(2), token(1), last])
+    assert [event for _, event in processed.events] == [
+        TextDelta(0, "", (2,)),
+        stopped("b", 1),
+        RequestFinished(),
+    ]
+    assert processed.stopped == {70: 2}, "they were counted as generated"

@@ -48,8 +48,8 @@ class Reader(Harness):
         super().take(outputs)
         processed = self.processor.process(outputs)
         self.events += [event for _, event in processed.events]
-        for seq_id in processed.stopped:
-            self.take(self.scheduler.finish(seq_id, FinishReason.STOP))
+        for seq_id, num_unused in processed.stopped.items():
+            self.take(self.scheduler.finish(seq_id, FinishReason.STOP, num_unused))
 
 
 def _spell(request: SampleRequest, context: Sequence[int]) -> int:

@@ -62,18 +62,23 @@ def test_timings_of_a_whole_life() -> None:
     for now in (103.0, 104.0, 107.0):
         seq.append(50, now)
     assert seq.timings(200.0) == Timings(
-        queue_ms=1000, prefill_ms=2000, ttft_ms=3000, decode_ms=4000, tokens_per_second=0.5
+        queue_ms=1000,
+        prefill_ms=2000,
+        ttft_ms=3000,
+        decode_ms=4000,
+        tokens_per_second=0.5,
+        tokens_per_step=1,
     )
 
 
 def test_timings_of_a_sequence_that_never_ran() -> None:
-    assert make_sequence().timings(102.0) == Timings(2000, 0, 0, 0, 0)
+    assert make_sequence().timings(102.0) == Timings(2000, 0, 0, 0, 0, 0)
 
 
 def test_timings_of_an_unfinished_prefill() -> None:
     seq = make_sequence()
     seq.request.first_scheduled_time = 101.0
-    assert seq.timings(102.0) == Timings(1000, 1000, 0, 0, 0)
+    assert seq.timings(102.0) == Timings(1000, 1000, 0, 0, 0, 0)
 
 
 def beams(is_gathered: bool, *fork_positions: int) -> Sequence:
