@@ -133,6 +133,15 @@ class _EngineCollector(Collector):
         yield self._counter("vllm:prompt_tokens", "Prompt tokens.", counters.prompt_tokens)
         yield self._counter("vllm:generation_tokens", "Tokens sampled.", counters.generated_tokens)
         yield self._counter("vllm:num_preemptions", "Preemptions.", counters.preemptions)
+        yield self._counter("vllm:spec_decode_num_drafts", "Steps with a draft.", counters.drafts)
+        yield self._counter(
+            "vllm:spec_decode_num_draft_tokens", "Tokens guessed ahead.", counters.draft_tokens
+        )
+        yield self._counter(
+            "vllm:spec_decode_num_accepted_tokens",
+            "Guessed tokens that came true.",
+            counters.accepted_tokens,
+        )
 
     def _own_series(self, stats: EngineStats) -> Iterator[Metric]:
         blocks, waste = stats.blocks, stats.internal_fragmentation

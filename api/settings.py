@@ -120,6 +120,11 @@ class Settings(BaseSettings):
         "requests that may wait for their first step, more get 429; 0 is no limit",
         allowed_range("max_waiting"),
     )
+    num_speculative_tokens: int | None = _option(
+        None,
+        "tokens guessed ahead by prompt lookup; 0 is none (default: as many as pay, on CPUs with the compiled step)",
+        allowed_range("num_speculative_tokens"),
+    )
     scheduling_policy: SchedulingPolicy = _choice(
         SchedulingPolicy, "fcfs", "who goes first: by arrival, or by the requests' priority"
     )

@@ -23,6 +23,7 @@ DESIGNED = [
     "max-num-seqs",
     "max-num-batched-tokens",
     "max-waiting",
+    "num-speculative-tokens",
     "scheduling-policy",
     "dtype",
     "kv-cache-dtype",

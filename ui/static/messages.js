@@ -44,6 +44,7 @@
     if (!usage) return "";
     const parts = [P.plural(usage.completion_tokens, "token")];
     if (timings?.tokens_per_second) parts.push(`${timings.tokens_per_second.toFixed(1)} tokens/s`);
+    if (timings?.tokens_per_step > 1.05) parts.push(`${timings.tokens_per_step.toFixed(1)} tokens per step`);
     if (timings?.ttft_ms) parts.push(`first after ${P.milliseconds(timings.ttft_ms)}`);
     return parts.join(" · ");
   };
