@@ -2,8 +2,9 @@
 
     python -m benchmarks.bench_cpu_runner [--model PATH] [--seconds 1.0]
 
-No scheduler, tokeniser or server: `CpuRunner.execute` on made-up plans, greedy, block tables shuffled. The built-in model
-must have been fetched before, or another be named. Medians; the last line is JSON.
+No scheduler, tokeniser or server: `CpuRunner.execute` on made-up plans, greedy, block tables shuffled; and 64 sequences that take
+turns being greedy and sampled in several ways. The built-in model must have been fetched before, or another be named.
+Medians; the last line is JSON.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +29,18 @@ from engine.sampling_params import SamplingParams
 DECODES = ((1, 300), (4, 300), (8, 300), (16, 300), (32, 300), (64, 300), (1, 2000), (32, 2000))
 PREFILLS = ((128, 0), (512, 0), (512, 1000))
 GREEDY = SamplingParams(temperature=0.0)
+CHAT = SamplingParams(temperature=0.8, top_p=0.95, top_k=50)
+SAMPLED = {
+    "greedy": GREEDY,
+    "temperature": SamplingParams(temperature=0.8),
+    "top_k, top_p": CHAT,
+    "top_p": replace(CHAT, top_k=0),
+    "min_p": SamplingParams(temperature=0.8, min_p=0.05),
+    "penalties": replace(CHAT, repetition_penalty=1.1, presence_penalty=0.5),
+    "logit_bias": replace(CHAT, logit_bias={5: 1.0, 900: -2.0}),
+    "logprobs": replace(CHAT, logprobs=5),
+}
+SAMPLED_BATCH, SAMPLED_OUTPUT = 64, 150
 WARM_UP_STEPS, MIN_STEPS = 2, 3
 
 
@@ -48,6 +62,33 @@ def prefill_plan(num_tokens: int, start: int, blocks: list[int]) -> SchedulerOut
     sample = SampleRequest(0, GREEDY, None, [], [])
     run = ScheduledSequence(0, tokens, start, table, (sample,))
     return SchedulerOutput((run,), (), num_tokens)
+
+
+def sampled_plan(params: SamplingParams, blocks: list[int]) -> SchedulerOutput:
+    """A step of decodes at position 300 that draw by `params`, with a seed and some output each."""
+    plan, output = decode_plan(SAMPLED_BATCH, 300, blocks), list(range(100, 100 + SAMPLED_OUTPUT))
+    runs = (
+        replace(run, samples=(SampleRequest(run.seq_id, params, run.seq_id, [], output),))
+        for run in plan.scheduled
+    )
+    return replace(plan, scheduled=tuple(runs))
+
+
+def measure_sampling(runner: CpuRunner, blocks: list[int], seconds: float) -> dict[str, float]:
+    """Whole steps by turns; milliseconds of processor time of each kind, and printed as a share of greedy ones."""
+    plans = {name: sampled_plan(params, blocks) for name, params in SAMPLED.items()}
+    spent: dict[str, list[float]] = {name: [] for name in plans}
+    end = time.perf_counter() + seconds * len(plans)
+    while time.perf_counter() < end or len(spent["greedy"]) < MIN_STEPS:
+        for name, plan in plans.items():
+            started = time.process_time()
+            runner.execute(plan)
+            spent[name].append(time.process_time() - started)
+    medians = {name: statistics.median(times) * 1e3 for name, times in spent.items()}
+    for name, value in medians.items():
+        ratio = value / medians["greedy"]
+        print(f"64 sequences, {name:18} {value:9.2f} ms of processor time {ratio:6.2f}")
+    return medians
 
 
 def median_ms(function: Callable[[], object], seconds: float) -> float:
@@ -94,7 +135,9 @@ def main() -> None:
     runner = CpuRunner.load(config, lambda stage, share: None)
     print(f"{describe()}, {path.name}")
     results = measure(runner, options.seconds)
-    print(json.dumps({"model": path.name, "machine": describe(), "ms": results}))
+    blocks = list(range(runner.info.num_blocks))
+    sampled = measure_sampling(runner, blocks, options.seconds)
+    print(json.dumps({"model": path.name, "machine": describe(), "ms": results, "cpu_ms": sampled}))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from engine.config import RANGES, EngineConfig, SchedulerConfig
 from engine.drafts import MAX_ROWS
 from engine.draws import find_draws
 from engine.errors import ModelLoadError
+from engine.fused_sampler import FusedSampler
 from engine.limits import make_scheduler_config, resolve_max_model_len
 from engine.loader.cpu_weights import (
     LoadedWeights,
@@ -70,7 +71,7 @@ class CpuRunner:
     def __init__(
         self,
         model: FusedModel,
-        sampler: Sampler,
+        sampler: FusedSampler,
         scheduler_config: SchedulerConfig,
         info: ModelInfo,
     ) -> None:
@@ -106,7 +107,7 @@ class CpuRunner:
             config, opened, size, max_model_len, RANGES["num_speculative_tokens"][1]
         )
         info = _info(config, opened, loaded, size, limits, num_threads)
-        runner = cls(model, Sampler(config.seed), limits, info)
+        runner = cls(model, FusedSampler(Sampler(config.seed), model), limits, info)
         progress("warming up", 0.0)
         runner.warm_up()
         runner.info = replace(info, load_seconds=time.monotonic() - started)

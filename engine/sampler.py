@@ -114,26 +114,44 @@ def seeded_uniform(seed: int, position: int) -> float:
 
 def adjust_logits(raw: Floats, request: SampleRequest) -> Floats:
     """Forbidden ids, bias and penalties; returns `raw` itself when there is nothing to do. [vocab_size]"""
-    params = request.params
-    has_penalty = params.frequency_penalty or params.presence_penalty
-    repeats = params.repetition_penalty != 1.0
-    if not (request.forbidden_token_ids or params.logit_bias or has_penalty or repeats):
+    if not changed_ids(request):
         return raw
     row = raw.copy()
+    change_logits(row, request)
+    return row
+
+
+def changed_ids(request: SampleRequest) -> list[int]:
+    """The ids whose logits `change_logits` may change, some of them several times."""
+    params = request.params
+    ids = [*request.forbidden_token_ids, *params.logit_bias]
+    if params.repetition_penalty != 1.0:
+        ids += request.prompt_token_ids
+    if params.repetition_penalty != 1.0 or _has_penalty(params):
+        ids += request.output_token_ids
+    return ids
+
+
+def change_logits(row: Floats, request: SampleRequest) -> None:
+    """Forbidden ids, bias and penalties, written into the row [vocab_size]."""
+    params = request.params
     if request.forbidden_token_ids:
         row[list(request.forbidden_token_ids)] = FORBIDDEN_LOGIT
     if params.logit_bias:
         row[list(params.logit_bias)] += np.fromiter(params.logit_bias.values(), np.float32)
-    if repeats:
+    if params.repetition_penalty != 1.0:
         seen = np.asarray([*request.prompt_token_ids, *request.output_token_ids], np.int64)
         values = row[seen]
         penalty = np.float32(params.repetition_penalty)
         row[seen] = np.where(values > 0, values / penalty, values * penalty)
-    if has_penalty:
+    if _has_penalty(params):
         ids, counts = np.unique(np.asarray(request.output_token_ids, np.int64), return_counts=True)
         penalties = params.frequency_penalty * counts + params.presence_penalty
         row[ids] -= penalties.astype(np.float32)
-    return row
+
+
+def _has_penalty(params: SamplingParams) -> bool:
+    return bool(params.frequency_penalty or params.presence_penalty)
 
 
 def draw(row: Floats, params: SamplingParams, uniform: float) -> int:

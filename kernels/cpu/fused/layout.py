@@ -20,6 +20,8 @@ NUM_OUTPUTS = _next()  # rows whose logits are wanted
 NUM_GROUPS = _next()  # attention row groups, set by the plan
 NUM_ENTRIES = _next()  # attention work entries, set by the plan
 STOP = _next()  # not 0: worker threads end
+JOB = _next()  # what the threads do next: STEP, DRAWS or RANKS
+NUM_RECORDS = _next()  # records of a job other than a step
 
 # --- shape ---
 NUM_LAYERS = _next()
@@ -77,6 +79,12 @@ ATTENDED = _next()  # f32 [rows][NUM_HEADS * HEAD_DIM]
 PARTIALS = _next()  # f32 [MAX_PARTIALS][NUM_HEADS][HEAD_DIM + STATE_PADDING]
 LOGITS = _next()  # f32 [outputs][VOCAB_BLOCKS * 32]
 KV = _next()  # bf16, see attention.py
+ROW_RECORDS = _next()  # records of DRAWS and RANKS, see sampling.py
+ROW_LOGITS = _next()  # f32 [.][ROW_COLUMNS], rows that records speak of
+ROW_STRIDE = _next()  # bytes from row to row
+ROW_COLUMNS = _next()
+SAMPLING_SCRATCH = _next()  # SAMPLING_BYTES for each thread
+SAMPLING_BYTES = _next()
 SCRATCH = _next()  # SCRATCH_BYTES for each thread
 SCRATCH_BYTES = _next()
 
@@ -86,6 +94,8 @@ COUNTERS = _next()  # cache lines of (claimed, done), one per phase
 SEMAPHORE = _next()
 STEP_NUMBER = _next()
 HEADER_SLOTS = _next()
+
+STEP, DRAWS, RANKS = range(3)
 
 # --- a layer's slots ---
 (

@@ -6,6 +6,7 @@ from numba import types
 from kernels.cpu.fused.ir_tools import (
     F16,
     F32,
+    F64,
     I8,
     I32,
     I64,
@@ -39,6 +40,24 @@ def load_i64(b, address):
 def load_f16(b, address):
     """A float16 as float32."""
     return b.fpext(load(b, F16, address), F32)
+
+
+@function(types.float32)
+def load_f32(b, address):
+    """A float32."""
+    return load(b, F32, address)
+
+
+@function(types.float64)
+def load_f64(b, address):
+    """A float64."""
+    return load(b, F64, address)
+
+
+@function(types.voidptr)
+def pointer(b, address):
+    """An address as the pointer that numba.carray takes."""
+    return b.inttoptr(address, I8.as_pointer())
 
 
 @instruction

@@ -18,6 +18,7 @@ from kernels.cpu.fused.compiled import compiled_step
 from kernels.cpu.fused.linear import BLOCK_COLUMNS
 from kernels.cpu.fused.memory_pool import ALIGNMENT, aligned_zeros
 from kernels.cpu.fused.quantize import GROUP, RECORD_BYTES
+from kernels.cpu.fused.sampling import scratch_bytes
 from kernels.cpu.fused.step import (
     GATE_UP_UNITS,
     OTHER_PHASES,
@@ -175,8 +176,28 @@ class FusedModel:
         h[at.SEQ_POSITIONS], h[at.SEQ_TABLES] = _address(step.positions), _address(step.tables)
         h[at.BLOCK_TABLES] = _address(step.block_tables)
         h[at.OUTPUT_ROWS] = _address(step.output_rows)
+        h[at.JOB] = at.STEP
         self._run(h, 0)
         return self._logits[:num_outputs, : self.shape.vocab_size]
+
+    def draw(self, logits: np.ndarray, records: np.ndarray) -> np.ndarray:
+        """Draws a token from a row of logits for each record (sampling.DRAW); returns tokens [records] int64."""
+        self._run_records(at.DRAWS, logits, records)
+        return records["token"]
+
+    def rank(self, logits: np.ndarray, records: np.ndarray) -> None:
+        """Fills in what each record (sampling.RANK) asks of its row."""
+        self._run_records(at.RANKS, logits, records)
+
+    def _run_records(self, job: int, logits: np.ndarray, records: np.ndarray) -> None:
+        h = self._header
+        assert (logits.dtype, logits.strides[1]) == (np.float32, 4), "rows are float32"
+        assert logits.shape[1] <= self.shape.vocab_size, "scratch memory is for the vocabulary"
+        h[at.ROW_LOGITS], h[at.ROW_STRIDE] = logits.ctypes.data, logits.strides[0]
+        h[at.ROW_COLUMNS] = logits.shape[1]
+        h[at.ROW_RECORDS], h[at.NUM_RECORDS] = _address(records), len(records)
+        h[at.JOB] = job
+        self._run(h, 0)
 
     def final_states(self, begin: int, end: int) -> np.ndarray:
         """The last step's states after the final norm, float64 [end - begin, hidden], of rows that are no outputs.
@@ -253,6 +274,8 @@ class FusedModel:
             at.ATTENDED: rows * attended * 4,
             at.PARTIALS: self._max_partials * shape.num_heads * state_bytes,
             at.SCRATCH: int(self._header[at.NUM_THREADS]) * self._scratch_bytes(state_bytes),
+            at.SAMPLING_SCRATCH: int(self._header[at.NUM_THREADS])
+            * scratch_bytes(shape.vocab_size),
             at.ROW_POSITIONS: rows * 4,
             at.ROW_SLOTS: rows * 4,
             at.ROW_CLEARS: rows * 4,
@@ -264,6 +287,7 @@ class FusedModel:
         for slot, num_bytes in sizes.items():
             self._keep(slot, num_bytes)
         h = self._header
+        h[at.SAMPLING_BYTES] = scratch_bytes(shape.vocab_size)
         h[at.SCRATCH_BYTES] = self._scratch_bytes(state_bytes)
         h[at.GENERATION] = h[at.COUNTERS] + num_phases * LINE_BYTES
         ctypes.CDLL(None).sem_init(ctypes.c_void_p(int(h[at.SEMAPHORE])), 0, 0)

@@ -23,6 +23,7 @@ from kernels.cpu.fused.layout import (
     HEADS_PER_UNIT,
     HIDDEN,
     INTERMEDIATE,
+    JOB,
     KV,
     L_DOWN,
     L_GATE_UP,
@@ -57,6 +58,7 @@ from kernels.cpu.fused.layout import (
     SEMAPHORE,
     SINES,
     SOFTMAX_SCALE,
+    STEP,
     STEP_NUMBER,
     STOP,
     TILE_TOKENS,
@@ -89,6 +91,7 @@ from kernels.cpu.fused.rotary import (
     store_key,
     store_value,
 )
+from kernels.cpu.fused.row_jobs import run_records
 from kernels.cpu.fused.threads import CLOSED, close_phases, open_phases, phase
 
 PANEL_ROWS = 96
@@ -372,7 +375,8 @@ def _run_phases(h, thread):
 
 @routine
 def _begin(h, num_phases):
-    plan(h)
+    if h[JOB] == STEP:
+        plan(h)
     h[STEP_NUMBER] = h[STEP_NUMBER] % (CLOSED - 2) + 1
     open_phases(h, h[STEP_NUMBER], num_phases)
     for _ in range(h[NUM_THREADS] - 1):
@@ -380,12 +384,12 @@ def _begin(h, num_phases):
 
 
 def run(h, thread):
-    """Thread 0: runs one step and returns. Others: help with every step until STOP is set.
+    """Thread 0: does one job, mostly a step, and returns. Others: help with every job until STOP is set.
 
     h is the header (layout.py), int64 [HEADER_SLOTS].
     """
-    num_phases = h[NUM_LAYERS] * PHASES_PER_LAYER + OTHER_PHASES
     while True:
+        num_phases = h[NUM_LAYERS] * PHASES_PER_LAYER + OTHER_PHASES if h[JOB] == STEP else 1
         if thread == 0:
             _begin(h, num_phases)
         else:
@@ -393,7 +397,10 @@ def run(h, thread):
                 pass
             if h[STOP] != 0:
                 return
-        _run_phases(h, thread)
+        if h[JOB] == STEP:
+            _run_phases(h, thread)
+        else:
+            run_records(h, thread)
         if thread == 0:
             close_phases(h, num_phases)
             return

@@ -1,0 +1,138 @@
+"""Draws with the fused step's threads: the tokens and log-probabilities of the host's sampler, whatever is asked."""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engine.fused_sampler import FusedSampler
+from engine.outputs import SampledToken, SampleRequest
+from engine.sampler import Sampler
+from engine.sampling_params import SamplingParams
+from kernels.cpu.fused.model import FusedModel
+from tests.engine.test_sampler import FixedMatcher
+from tests.kernels.fused_reference import RandomModel, needs_fused_cpu
+from tests.kernels.test_fused_sampling import SHAPE
+
+pytestmark = needs_fused_cpu
+VOCAB = 2500
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[FusedModel]:
+    model = RandomModel(SHAPE, seed=0).fused()
+    yield model
+    model.close()
+
+
+def request(seed: int | None = 0, **params: Any) -> SampleRequest:
+    return SampleRequest(0, SamplingParams(**params), seed, [1, 2, 7, 1], [3, 7, 3])
+
+
+def random_request(draw: random.Random, seed: int) -> SampleRequest:
+    asked = request(
+        seed,
+        temperature=draw.choice([0.0, 0.3, 1.0, 2.0]),
+        top_p=draw.choice([1.0, 1.0, 0.9, 0.3, 0.01]),
+        top_k=draw.choice([0, -1, 1, 5, 50, 3000]),
+        min_p=draw.choice([0.0, 0.0, 0.05, 1.0]),
+        repetition_penalty=draw.choice([1.0, 1.0, 1.3]),
+        presence_penalty=draw.choice([0.0, 0.0, 1.5]),
+        frequency_penalty=draw.choice([0.0, 0.0, -0.7]),
+        logit_bias=draw.choice([{}, {}, {7: 3.0, 11: -4.0, 12: 20.0}]),
+        logprobs=draw.choice([None, None, 0, 2, 20]),
+    )
+    return replace(
+        asked,
+        forbidden_token_ids=draw.choice([(), (5, 12)]),
+        num_candidates=draw.choice([0, 0, 6]),
+    )
+
+
+def logits_of(num_rows: int, seed: int = 1) -> torch.Tensor:
+    return torch.randn((num_rows, VOCAB), generator=torch.Generator().manual_seed(seed)) * 4
+
+
+def assert_same(actual: Sequence[SampledToken], expected: Sequence[SampledToken]) -> None:
+    """The same tokens and ranks, and log-probabilities that differ in the last bits of a float32 at most."""
+    for ours, theirs in zip(actual, expected, strict=True):
+        assert ours.token_id == theirs.token_id
+        assert (ours.logprob is None) == (theirs.logprob is None)
+        pairs = zip(
+            [ours.logprob, *ours.top_logprobs], [theirs.logprob, *theirs.top_logprobs], strict=True
+        )
+        for our, their in pairs:
+            if our is not None and their is not None:
+                assert (our.token_id, our.rank) == (their.token_id, their.rank)
+                assert our.logprob == pytest.approx(their.logprob, abs=1e-5)
+
+
+def test_draws_are_those_of_the_host(model: FusedModel) -> None:
+    draw = random.Random(2)
+    asked = [random_request(draw, seed) for seed in range(400)]
+    logits = logits_of(len(asked))
+    before = logits.clone()
+    expected = Sampler(None).sample(logits, asked)
+    assert_same(FusedSampler(Sampler(None), model).sample(logits, asked), expected)
+    assert torch.equal(logits, before), "what requests change is taken back"
+    assert len({token.token_id for token in expected}) > 100
+
+
+def test_unseeded_draws_come_from_the_generator_of_the_engines_seed(model: FusedModel) -> None:
+    asked, logits = [request(None)] * 50, torch.zeros((50, VOCAB))
+    runs = [FusedSampler(Sampler(seed), model).sample(logits, asked) for seed in (5, 5, 6)]
+    assert runs[0] == runs[1] == Sampler(5).sample(logits, asked)
+    assert runs[0] != runs[2]
+
+
+def test_a_row_does_not_depend_on_the_others(model: FusedModel) -> None:
+    draw = random.Random(7)
+    asked = [random_request(draw, seed) for seed in range(30)]
+    logits, sampler = logits_of(30), FusedSampler(Sampler(None), model)
+    alone = [sampler.sample(logits[i : i + 1], [asked[i]])[0] for i in range(30)]
+    assert sampler.sample(logits, asked) == alone
+
+
+def test_rows_under_a_grammar_are_drawn_among_what_it_allows(model: FusedModel) -> None:
+    asked = [
+        replace(request(3), matcher=FixedMatcher(4, 9), seq_id=0),
+        request(3),
+        replace(request(temperature=0.0), matcher=FixedMatcher(8), seq_id=2),
+    ]
+    sampler, logits = FusedSampler(Sampler(None), model), logits_of(3)
+    sampler.prepare(asked)
+    tokens = [token.token_id for token in sampler.sample(logits, asked)]
+    assert tokens[0] in (4, 9)
+    assert tokens[1] == Sampler(None).sample(logits[1:2], asked[1:2])[0].token_id
+    assert tokens[2] == 8
+
+
+def test_logits_that_are_not_finite_end_in_the_log(
+    model: FusedModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    logits = logits_of(3)
+    logits[1] = torch.nan
+    asked = [request(temperature=0.0, logprobs=1) for _ in range(3)]
+    tokens = FusedSampler(Sampler(None), model).sample(logits, asked)
+    assert [t.token_id for t in (tokens[0], tokens[2])] == logits[[0, 2]].argmax(1).tolist()
+    assert tokens[1] == Sampler(None).sample(logits[1:2], asked[1:2])[0]
+    assert "not finite" in caplog.text
+
+
+def test_what_a_failed_draw_changed_is_taken_back(model: FusedModel) -> None:
+    class Broken:
+        def draw(self, logits: np.ndarray, records: np.ndarray) -> np.ndarray:
+            raise RuntimeError("no draw")
+
+        def rank(self, logits: np.ndarray, records: np.ndarray) -> None:
+            raise AssertionError
+
+    logits = logits_of(1)
+    before = logits.clone()
+    with pytest.raises(RuntimeError, match="no draw"):
+        FusedSampler(Sampler(None), Broken()).sample(logits, [request(logit_bias={3: 5.0})])
+    assert torch.equal(logits, before)
