@@ -14,6 +14,7 @@ import torch
 from engine.config import SchedulerConfig
 from engine.cpu_runner import CpuRunner
 from engine.engine_core import EngineCore
+from engine.fused_sampler import FusedSampler
 from engine.grammar_spec import Grammar
 from engine.model_runner import ModelRunner
 from engine.outputs import SampledToken
@@ -59,7 +60,7 @@ def _fused_runner(base: CpuRunner, config: SchedulerConfig) -> CpuRunner:
         num_threads=num_physical_cores(),
     )
     model.kv.fill(BFLOAT16_NAN)
-    return CpuRunner(model, Sampler(0), config, base.info)
+    return CpuRunner(model, FusedSampler(Sampler(0), model), config, base.info)
 
 
 @contextmanager
