@@ -15,7 +15,15 @@ from functools import partial
 
 from fastapi import FastAPI
 
-from api import conversations, messages, openai, operations, responses, websocket
+from api import (
+    conversations,
+    messages,
+    openai,
+    operations,
+    responses,
+    transfers,
+    websocket,
+)
 from api.access import AccessLog
 from api.context import ABORT_TIMEOUT_S, ApiContext, within
 from api.errors import install_error_handlers
@@ -69,7 +77,7 @@ def create_api(settings: Settings, engine: Engine) -> FastAPI:
 
     app = FastAPI(title="Pageturn", lifespan=lifespan, openapi_url=None, redirect_slashes=False)
     app.state.context = context
-    rooms = (operations, openai, responses, conversations, messages, websocket)
+    rooms = (operations, openai, responses, transfers, conversations, messages, websocket)
     for router in (*(room.router for room in rooms), operations.leftovers):
         app.include_router(router)
     install_error_handlers(app)

@@ -17,8 +17,12 @@ _MAY_OVERFLOW = re.compile(rb"[0-9][eE]\+?[0-9]{2}|[0-9]{300}")
 
 
 async def read_json(request: Request) -> object:
-    """The body as JSON values. NaN, infinities (as 1e999) and lone surrogates are no JSON. Raises RequestError."""
-    body = await request.body()
+    """The body as JSON values. Raises RequestError."""
+    return parse_json(await request.body())
+
+
+def parse_json(body: bytes) -> object:
+    """JSON values. NaN, infinities (as 1e999) and lone surrogates are no JSON. Raises RequestError."""
     try:
         value = pydantic_core.from_json(body, allow_inf_nan=False)
         if _MAY_OVERFLOW.search(body) and _has_infinity(value):

@@ -1,37 +1,36 @@
-"""/api/conversations: the list, one conversation's tree, changes to it, export and import."""
+"""/api/conversations: the list, search, one conversation's tree, and changes to it. Files are in api/transfers.py."""
 
-from typing import Annotated, Any, Literal
-from urllib.parse import quote
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import JSONResponse
 
 from api.bodies import read_json
 from api.context import context_of
-from chat.conversations import Conversations
+from chat.conversations import PAGE_SIZE, Conversations
 from chat.wire import to_wire
 from engine.errors import RequestError
 
 
-def _conversations(request: Request) -> Conversations:
+def conversations_of(request: Request) -> Conversations:
     return context_of(request).chat.conversations
 
 
-Store = Annotated[Conversations, Depends(_conversations)]
+Store = Annotated[Conversations, Depends(conversations_of)]
 router = APIRouter(prefix="/api/conversations")
 
 
 @router.get("")
-async def list_conversations(store: Store, query: str = "") -> dict[str, Any]:
-    """Newest first; `query` looks in titles."""
-    return {"items": to_wire(await store.list(query))}
-
-
-@router.post("/import")
-async def import_conversation(store: Store, request: Request) -> JSONResponse:
-    """A new conversation from what `export?format=json` gave."""
-    item = await store.import_json(await read_json(request))
-    return JSONResponse(to_wire(item), 201)
+async def list_conversations(
+    store: Store,
+    query: str = "",
+    after: Annotated[str | None, Query(max_length=200)] = None,
+    limit: int = PAGE_SIZE,
+) -> dict[str, Any]:
+    """A page of the list; with a `query` of those that have its words, and where."""
+    if query.strip():
+        return to_wire(await store.find(query, after, limit))
+    return to_wire(await store.list(after, limit))
 
 
 @router.get("/{conversation_id}")
@@ -62,18 +61,7 @@ async def restore(store: Store, conversation_id: str) -> dict[str, Any]:
     return to_wire(await store.restore(conversation_id))
 
 
-@router.get("/{conversation_id}/export")
-async def export(
-    store: Store,
-    conversation_id: str,
-    kind: Annotated[Literal["json", "markdown"], Query(alias="format")] = "json",
-) -> Response:
-    """The conversation as a file."""
-    if kind == "json":
-        response: Response = JSONResponse(await store.export_json(conversation_id))
-    else:
-        text = await store.export_markdown(conversation_id)
-        response = PlainTextResponse(text, media_type="text/markdown")
-    name = f"conversation-{quote(conversation_id)}.{'json' if kind == 'json' else 'md'}"
-    response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
-    return response
+@router.post("/{conversation_id}/duplicate")
+async def duplicate(store: Store, conversation_id: str) -> JSONResponse:
+    """A copy of its own."""
+    return JSONResponse(to_wire(await store.duplicate(conversation_id)), 201)

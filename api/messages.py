@@ -1,8 +1,11 @@
-"""/api/messages: what can be asked about one message."""
+"""/api/messages: what can be asked about one message, and deleting what follows from it."""
+
+from typing import Any
 
 from fastapi import APIRouter, Request
 
 from api.context import context_of
+from chat.wire import to_wire
 
 router = APIRouter(prefix="/api/messages")
 
@@ -12,3 +15,15 @@ async def show_tokens(message_id: str, request: Request) -> dict[str, list[int]]
     """Where an answer can be cut: for each token, how many characters of `content` are there with it."""
     tokens = await context_of(request).chat.tokens(message_id)
     return {"ends": tokens.whole_ends()}
+
+
+@router.delete("/{message_id}")
+async def delete_branch(message_id: str, request: Request) -> dict[str, Any]:
+    """Hide a message and all that follows from it."""
+    return to_wire(await context_of(request).chat.conversations.hide_branch(message_id))
+
+
+@router.post("/{message_id}/restore")
+async def restore_branch(message_id: str, request: Request) -> dict[str, Any]:
+    """Show again what was hidden with a message."""
+    return to_wire(await context_of(request).chat.conversations.restore_branch(message_id))

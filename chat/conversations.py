@@ -1,29 +1,43 @@
 """Conversations as things to keep: listed, shown, renamed, deleted, restored, exported, imported."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
+from chat.archive import export_archive
 from chat.bulletin import Bulletin
+from chat.changes import checked_changes
 from chat.errors import NotFoundError
 from chat.events import (
+    BranchChange,
     ConversationDetail,
     ConversationItem,
+    ConversationList,
     ConversationTree,
     ConversationView,
+    FoundConversation,
+    FoundList,
     Message,
 )
 from chat.hub import GenerationHub
-from chat.portable import export_document, export_markdown, read_document
+from chat.importing import read_conversations
+from chat.portable import export_document, export_list, export_markdown
+from chat.snippets import snippet
 from chat.tasks import Tasks
-from chat.turns import check_sampling, check_text, check_title
+from chat.turns import MAX_TITLE_LENGTH, check_text
 from engine.errors import RequestError
 from storage.conversations import ConversationStore
 from storage.errors import MissingRowError
-from storage.records import ConversationRecord, MessageRecord
+from storage.records import ChangedBranch, ConversationRecord, Hit, MessageRecord
+from storage.search import words_of
 from storage.tree import MessageTree
 
-MAX_SYSTEM_PROMPT_LENGTH = 100_000
+Loaded = TypeVar("Loaded")
+
+PAGE_SIZE = 100
+MAX_PAGE_SIZE = 500
+MAX_QUERY_LENGTH = 500
 
 
 @contextmanager
@@ -46,9 +60,22 @@ class Conversations:
         self._bulletin = bulletin
         self._tasks = tasks
 
-    async def list(self, query: str = "") -> tuple[ConversationItem, ...]:
-        """Those whose title or text contains `query`, most recently used first."""
-        return tuple(self._item(record) for record in await self._store.find(query))
+    async def list(self, after: str | None = None, limit: int = PAGE_SIZE) -> ConversationList:
+        """At most `limit` of them, pinned ones first, then the most recently used; `after` is the `next` of the page before."""
+        with _places(limit):
+            page = await self._store.page(after, limit)
+        return ConversationList(tuple(map(self._item, page.records)), page.next)
+
+    async def find(self, query: str, after: str | None = None, limit: int = PAGE_SIZE) -> FoundList:
+        """Those whose title or one of whose messages has all words of `query`, in pages as `list` gives them."""
+        if len(query) > MAX_QUERY_LENGTH:
+            message = f"query has {len(query)} characters; at most {MAX_QUERY_LENGTH} are allowed"
+            raise RequestError(message, param="query")
+        check_text(query, "query")
+        words = words_of(query)
+        with _places(limit):
+            page = await self._store.find(words, after, limit)
+        return FoundList(tuple(self._found(hit, words) for hit in page.hits), page.next)
 
     async def item(self, conversation_id: str) -> ConversationItem:
         """One row of the list."""
@@ -78,7 +105,7 @@ class Conversations:
 
     async def update(self, conversation_id: str, changes: Mapping[str, Any]) -> ConversationItem:
         """Change any of title, pinned, system_prompt (None: the model's own), sampling. Raises RequestError."""
-        await self._tasks.finish(self._update(conversation_id, _checked(changes)))
+        await self._tasks.finish(self._update(conversation_id, checked_changes(changes)))
         return await self.item(conversation_id)
 
     async def hide(self, conversation_id: str) -> None:
@@ -94,6 +121,19 @@ class Conversations:
         """Delete for good, hidden or not; what runs in it is stopped first."""
         await self._tasks.finish(self._purge(conversation_id))
 
+    async def duplicate(self, conversation_id: str) -> ConversationItem:
+        """A copy under a title of its own; what is deleted in the original is not in it."""
+        copy_id = await self._tasks.finish(self._duplicate(conversation_id))
+        return await self.item(copy_id)
+
+    async def hide_branch(self, message_id: str) -> BranchChange:
+        """Delete a message with all that follows from it, so that it can be restored. Raises ConversationBusyError."""
+        return await self._tasks.finish(self._hide_branch(message_id))
+
+    async def restore_branch(self, message_id: str) -> BranchChange:
+        """Undo `hide_branch` of this message. What is on show stays."""
+        return await self._tasks.finish(self._restore_branch(message_id))
+
     async def export_json(self, conversation_id: str) -> dict[str, Any]:
         """The whole tree as the document that `import_json` reads."""
         return export_document(await self.tree(conversation_id))
@@ -102,12 +142,32 @@ class Conversations:
         """The path to the head as a text to read."""
         return export_markdown(await self.view(conversation_id))
 
-    async def import_json(self, document: object) -> ConversationItem:
-        """Make a new conversation from an exported document. Raises RequestError with the field's path."""
-        imported = read_document(document)
-        conversation_id = await self._tasks.finish(self._store.add_import(imported))
-        self._bulletin.mark(conversation_id)
-        return await self.item(conversation_id)
+    def export_all_json(self) -> AsyncIterator[str]:
+        """All conversations as one document that `import_document` reads, in pieces."""
+        return export_list(self._each(self.tree))
+
+    def export_all_markdown(self) -> AsyncIterator[bytes]:
+        """All conversations as a ZIP archive of texts to read, in pieces."""
+        return export_archive(self._each(self.view))
+
+    async def import_document(self, document: object) -> tuple[str, ...]:
+        """Store what a parsed file holds, all or nothing; returns the new ids. Raises RequestError with the field's path."""
+        imported = await asyncio.to_thread(read_conversations, document)
+        ids = await self._tasks.finish(self._store.add_imports(imported))
+        for conversation_id in ids:
+            self._bulletin.mark(conversation_id)
+        return ids
+
+    async def _each(self, load: Callable[[str], Awaitable[Loaded]]) -> AsyncIterator[Loaded]:
+        """Every conversation that is there now, in the list's order; what is deleted meanwhile is left out."""
+        page = await self.list(None, MAX_PAGE_SIZE)
+        ids = [item.id for item in page.items]
+        while page.next is not None:
+            page = await self.list(page.next, MAX_PAGE_SIZE)
+            ids += [item.id for item in page.items]
+        for conversation_id in ids:
+            with suppress(NotFoundError):
+                yield await load(conversation_id)
 
     async def _update(self, conversation_id: str, changes: Mapping[str, Any]) -> None:
         with found("conversation_id"):
@@ -130,6 +190,41 @@ class Conversations:
         with found("conversation_id"), self._hub.reserve(conversation_id):
             await self._store.purge(conversation_id)
         self._bulletin.mark(conversation_id)
+
+    async def _duplicate(self, conversation_id: str) -> str:
+        with found("conversation_id"):
+            copy_id = await self._store.duplicate(conversation_id)
+            title = f"{(await self._store.get(copy_id)).title[: MAX_TITLE_LENGTH - 7]} (copy)"
+            await self._store.update(copy_id, {"title": title})
+        self._bulletin.mark(copy_id)
+        return copy_id
+
+    async def _hide_branch(self, message_id: str) -> BranchChange:
+        with found("message_id"):
+            conversation_id = (await self._store.message(message_id)).conversation_id
+            with self._hub.reserve(conversation_id):
+                return self._changed(message_id, await self._store.hide_branch(message_id))
+
+    async def _restore_branch(self, message_id: str) -> BranchChange:
+        with found("message_id"):
+            return self._changed(message_id, await self._store.restore_branch(message_id))
+
+    def _changed(self, message_id: str, branch: ChangedBranch) -> BranchChange:
+        self._bulletin.mark(branch.conversation_id)
+        return BranchChange(branch.conversation_id, message_id, branch.num_messages, branch.head_id)
+
+    def _found(self, hit: Hit, words: Sequence[str]) -> FoundConversation:
+        item = self._item(hit.record)
+        return FoundConversation(
+            item.id,
+            item.title,
+            item.pinned,
+            item.created_at,
+            item.updated_at,
+            item.running,
+            hit.message_id,
+            snippet(hit.text, words),
+        )
 
     def _item(self, record: ConversationRecord) -> ConversationItem:
         return ConversationItem(
@@ -157,6 +252,18 @@ class Conversations:
         )
 
 
+@contextmanager
+def _places(limit: int) -> Iterator[None]:
+    """Refuse a `limit` out of range, and an `after` that no page has given."""
+    if not 1 <= limit <= MAX_PAGE_SIZE:
+        message = f"limit is {limit}; 1 to {MAX_PAGE_SIZE} is allowed"
+        raise RequestError(message, param="limit")
+    try:
+        yield
+    except ValueError:
+        raise RequestError("after must be the `next` of a page", param="after") from None
+
+
 def _message(record: MessageRecord, tree: MessageTree) -> Message:
     return Message(
         id=record.id,
@@ -175,47 +282,3 @@ def _message(record: MessageRecord, tree: MessageTree) -> Message:
         created_at=record.created_at,
         sibling_ids=tree.siblings(record.id),
     )
-
-
-def _checked(changes: Mapping[str, Any]) -> dict[str, Any]:
-    for name in changes:
-        if name not in _CHECKS:
-            allowed = ", ".join(_CHECKS)
-            message = f"{name} cannot be changed; {allowed} can"
-            raise RequestError(message, param=name, code="unknown_field")
-    return {name: _CHECKS[name](value) for name, value in changes.items()}
-
-
-def _title(value: object) -> str:
-    return check_title(value, "title")
-
-
-def _pinned(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise RequestError("pinned must be true or false", param="pinned")
-    return value
-
-
-def _system_prompt(value: object) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str) or len(value) > MAX_SYSTEM_PROMPT_LENGTH:
-        message = f"system_prompt must be a text of at most {MAX_SYSTEM_PROMPT_LENGTH} characters"
-        raise RequestError(message, param="system_prompt")
-    check_text(value, "system_prompt")
-    return value or None
-
-
-def _sampling(value: object) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise RequestError("sampling must be an object", param="sampling")
-    check_sampling(value, "sampling")
-    return {key: item for key, item in value.items() if item is not None}
-
-
-_CHECKS = {
-    "title": _title,
-    "pinned": _pinned,
-    "system_prompt": _system_prompt,
-    "sampling": _sampling,
-}

@@ -175,9 +175,45 @@ class ConversationTree:
 
 @dataclass(frozen=True, slots=True)
 class ConversationList:
-    """All conversations, newest first."""
+    """Some of the list, pinned ones first, then newest first; `next` is where the rest begins, None when there is none."""
 
     items: tuple[ConversationItem, ...]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundConversation:
+    """A row of the list that a search found, and where: in a message, or in the title (`message_id` None).
+
+    `snippet` is some of that text, cut into texts that alternate: outside, hit, outside, ...
+    """
+
+    id: str
+    title: str
+    pinned: bool
+    created_at: datetime
+    updated_at: datetime
+    running: bool
+    message_id: str | None
+    snippet: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundList:
+    """Some of what a search found; `next` as in `ConversationList`."""
+
+    items: tuple[FoundConversation, ...]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BranchChange:
+    """A branch was deleted or restored: how many messages it has, and what its conversation shows now."""
+
+    conversation_id: str
+    message_id: str
+    num_messages: int
+    head_id: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
 from engine.errors import RequestError
 from engine.grammar_spec import GRAMMAR_FIELDS
 from engine.sampling_params import SamplingParams
@@ -12,6 +15,8 @@ from storage.records import AnswerText, MessageRecord
 DEFAULT_SAMPLING: Mapping[str, Any] = {"temperature": 0.8}
 TITLE_LENGTH = 48
 MAX_TITLE_LENGTH = 200
+MAX_SYSTEM_PROMPT_LENGTH = 100_000
+_MARKDOWN = MarkdownIt("commonmark", {"html": False})
 _ALIASES = {"max_completion_tokens": "max_tokens"}
 
 
@@ -38,13 +43,37 @@ def check_title(value: object, param: str) -> str:
     return title
 
 
+def check_system_prompt(value: object, param: str) -> str | None:
+    """A system prompt; None for no text, which is the model's own. Raises RequestError."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or len(value) > MAX_SYSTEM_PROMPT_LENGTH:
+        message = f"{param} must be a text of at most {MAX_SYSTEM_PROMPT_LENGTH} characters"
+        raise RequestError(message, param=param)
+    check_text(value, param)
+    return value or None
+
+
 def title_of(content: str) -> str:
-    """The first words of a first message, at most TITLE_LENGTH characters."""
-    words = " ".join(content[: 20 * TITLE_LENGTH].split())
+    """The first words of a first message without their Markdown, at most TITLE_LENGTH characters."""
+    beginning = content[: 20 * TITLE_LENGTH]
+    words = _plain_words(beginning) or " ".join(beginning.split())
     if len(words) <= TITLE_LENGTH:
         return words
     cut = words[:TITLE_LENGTH]
     return (cut.rsplit(" ", 1)[0] if " " in cut else cut) + "…"
+
+
+def _plain_words(markdown: str) -> str:
+    """What Markdown shows, in one line."""
+    blocks = (
+        "".join(map(_shown, block.children or [block])) for block in _MARKDOWN.parse(markdown)
+    )
+    return " ".join(" ".join(blocks).split())
+
+
+def _shown(token: Token) -> str:
+    return " " if token.type in ("softbreak", "hardbreak") else token.content
 
 
 def merge_sampling(*layers: Mapping[str, Any] | None) -> dict[str, Any]:

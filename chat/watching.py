@@ -9,7 +9,6 @@ from chat.errors import NotFoundError
 from chat.events import (
     ConversationChanged,
     ConversationEvent,
-    ConversationList,
     ConversationRemoved,
     ConversationView,
     GenerationEvent,
@@ -22,13 +21,13 @@ from chat.hub import GenerationHub
 async def watch_conversations(
     bulletin: Bulletin, conversations: Conversations
 ) -> AsyncGenerator[ListEvent]:
-    """The list, then its changes; a slow reader gets the list again."""
+    """The list's first page, then all changes; a slow reader gets the first page again."""
     with bulletin.watch() as watcher:
-        yield ConversationList(await conversations.list())
+        yield await conversations.list()
         while True:
             if watcher.take_overflow():
                 watcher.take()
-                yield ConversationList(await conversations.list())
+                yield await conversations.list()
             for conversation_id in watcher.take():
                 yield await _row(conversations, conversation_id)
             await _wait(watcher)

@@ -9,28 +9,33 @@ from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import delete, or_, select, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from storage.branches import IDS_PER_QUERY, hide_branch, restore_branch
 from storage.database import Database
+from storage.duplicating import duplicate
 from storage.errors import MissingRowError
-from storage.importing import add_import
+from storage.importing import add_imports
+from storage.listing import list_page, record_of
 from storage.models import GENERATING, Conversation, Message
 from storage.records import (
     AnswerEnd,
     AnswerText,
+    ChangedBranch,
+    ConversationPage,
     ConversationRecord,
+    HitPage,
     ImportedConversation,
     MessageRecord,
     NewTurn,
     StoredTurn,
 )
+from storage.search import search_page
 from storage.tree import MessageTree
 from storage.turns import add_turn, load_tree, move_head
 
-_CONVERSATION_FIELDS = [field.name for field in fields(ConversationRecord)]
 _MESSAGE_COLUMNS = [getattr(Message, field.name) for field in fields(MessageRecord)]
-_IDS_PER_QUERY = 500
 
 
 class ConversationStore:
@@ -41,15 +46,19 @@ class ConversationStore:
 
     # --- reading -----------------------------------------------------------------------------
 
-    async def find(self, query: str = "") -> tuple[ConversationRecord, ...]:
-        """Conversations whose title or a message contains `query`, most recently used first."""
-        statement = select(Conversation).where(Conversation.deleted_at.is_(None))
-        if query:
-            statement = statement.where(_contains(query))
-        statement = statement.order_by(Conversation.updated_at.desc(), Conversation.id)
+    async def page(self, after: str | None, limit: int) -> ConversationPage:
+        """Some of the list, pinned ones first, then the most recently used. Raises ValueError for a wrong `after`."""
 
-        async def work(session: AsyncSession) -> tuple[ConversationRecord, ...]:
-            return tuple(_record(row) for row in await session.scalars(statement))
+        async def work(session: AsyncSession) -> ConversationPage:
+            return await list_page(session, after, limit)
+
+        return await self._database.read(work)
+
+    async def find(self, words: Sequence[str], after: str | None, limit: int) -> HitPage:
+        """Some of those whose title or one of whose messages has all words, in the same order; see storage/search.py."""
+
+        async def work(session: AsyncSession) -> HitPage:
+            return await search_page(session, words, after, limit)
 
         return await self._database.read(work)
 
@@ -57,7 +66,7 @@ class ConversationStore:
         """One conversation."""
 
         async def work(session: AsyncSession) -> ConversationRecord:
-            return _record(await _visible(session, conversation_id))
+            return record_of(await _visible(session, conversation_id))
 
         return await self._database.read(work)
 
@@ -71,9 +80,11 @@ class ConversationStore:
         ) -> tuple[ConversationRecord, MessageTree, tuple[MessageRecord, ...]]:
             conversation = await _visible(session, conversation_id)
             tree = await load_tree(session, conversation_id)
-            query = select(*_MESSAGE_COLUMNS).where(Message.conversation_id == conversation_id)
+            query = select(*_MESSAGE_COLUMNS).where(
+                Message.conversation_id == conversation_id, Message.hidden_by.is_(None)
+            )
             rows = await session.execute(query.order_by(Message.created_at))
-            return _record(conversation), tree, tuple(MessageRecord(**r._mapping) for r in rows)
+            return record_of(conversation), tree, tuple(MessageRecord(**r._mapping) for r in rows)
 
         return await self._database.read(work)
 
@@ -90,7 +101,7 @@ class ConversationStore:
             ids = tree.path(conversation.head_id)
             if conversation.open_generation_id is not None:
                 ids += tree.answers(conversation.open_generation_id)
-            return _record(conversation), tree, await _by_id(session, ids)
+            return record_of(conversation), tree, await _by_id(session, ids)
 
         return await self._database.read(work)
 
@@ -98,11 +109,8 @@ class ConversationStore:
         """One message of a conversation that is not deleted."""
 
         async def work(session: AsyncSession) -> MessageRecord:
-            found = (await _by_id(session, [message_id])).get(message_id)
-            if found is None:
-                raise MissingRowError(f"there is no message {message_id}")
-            await _visible(session, found.conversation_id)
-            return found
+            await _visible_message(session, message_id)
+            return (await _by_id(session, [message_id]))[message_id]
 
         return await self._database.read(work)
 
@@ -118,9 +126,7 @@ class ConversationStore:
         """Messages from the first one down to `message_id`."""
 
         async def work(session: AsyncSession) -> tuple[MessageRecord, ...]:
-            message = await session.get(Message, message_id)
-            if message is None:
-                raise MissingRowError(f"there is no message {message_id}")
+            message, _ = await _visible_message(session, message_id)
             ids = (await load_tree(session, message.conversation_id)).path(message_id)
             found = await _by_id(session, ids)
             return tuple(found[i] for i in ids)
@@ -141,10 +147,7 @@ class ConversationStore:
         """Move the head to the leaf last viewed below a message and close open candidates; returns the leaf."""
 
         async def work(session: AsyncSession) -> str:
-            message = await session.get(Message, message_id)
-            if message is None:
-                raise MissingRowError(f"there is no message {message_id}")
-            conversation = await _visible(session, message.conversation_id, for_update=True)
+            _, conversation = await _visible_message(session, message_id, for_update=True)
             leaf = (await load_tree(session, conversation.id)).viewed_leaf(message_id)
             await move_head(session, conversation, leaf)
             conversation.open_generation_id = None
@@ -176,6 +179,27 @@ class ConversationStore:
             ids = (await session.scalars(select(Message.id).where(GENERATING))).all()
             await session.execute(update(Message).where(GENERATING).values(status="interrupted"))
             return len(ids)
+
+        return await self._database.write(work)
+
+    # --- branches ----------------------------------------------------------------------------
+
+    async def hide_branch(self, message_id: str) -> ChangedBranch:
+        """Delete a message with all that follows from it, so that `restore_branch` can bring it back."""
+
+        async def work(session: AsyncSession) -> ChangedBranch:
+            _, conversation = await _visible_message(session, message_id, for_update=True)
+            return await hide_branch(session, conversation, message_id)
+
+        return await self._database.write(work)
+
+    async def restore_branch(self, message_id: str) -> ChangedBranch:
+        """Undo `hide_branch` of this message; see storage/branches.py."""
+
+        async def work(session: AsyncSession) -> ChangedBranch:
+            message = await _any_message(session, message_id)
+            conversation = await _visible(session, message.conversation_id, for_update=True)
+            return await restore_branch(session, conversation, message)
 
         return await self._database.write(work)
 
@@ -213,18 +237,21 @@ class ConversationStore:
 
         await self._database.write(work)
 
-    async def add_import(self, imported: ImportedConversation) -> str:
-        """Store a conversation from elsewhere under new ids; returns its id."""
+    async def add_imports(self, imported: Sequence[ImportedConversation]) -> tuple[str, ...]:
+        """Store conversations from elsewhere under new ids, all or none; returns their ids."""
 
-        async def work(session: AsyncSession) -> str:
-            return await add_import(session, imported)
+        async def work(session: AsyncSession) -> tuple[str, ...]:
+            return await add_imports(session, imported)
 
         return await self._database.write(work)
 
+    async def duplicate(self, conversation_id: str) -> str:
+        """Store a copy under new ids, without what is deleted in it; returns its id."""
 
-def _contains(query: str) -> Any:
-    said = select(Message.conversation_id).where(Message.content.icontains(query, autoescape=True))
-    return or_(Conversation.title.icontains(query, autoescape=True), Conversation.id.in_(said))
+        async def work(session: AsyncSession) -> str:
+            return await duplicate(session, await _visible(session, conversation_id))
+
+        return await self._database.write(work)
 
 
 def _generating(message_id: str) -> Any:
@@ -247,14 +274,27 @@ async def _visible(
     return found
 
 
-async def _by_id(session: AsyncSession, ids: Sequence[str]) -> dict[str, MessageRecord]:
-    found: dict[str, MessageRecord] = {}
-    for start in range(0, len(ids), _IDS_PER_QUERY):
-        some = ids[start : start + _IDS_PER_QUERY]
-        rows = await session.execute(select(*_MESSAGE_COLUMNS).where(Message.id.in_(some)))
-        found |= {row.id: MessageRecord(**row._mapping) for row in rows}
+async def _any_message(session: AsyncSession, message_id: str) -> Message:
+    found = await session.get(Message, message_id)
+    if found is None:
+        raise MissingRowError(f"there is no message {message_id}")
     return found
 
 
-def _record(row: Conversation) -> ConversationRecord:
-    return ConversationRecord(**{name: getattr(row, name) for name in _CONVERSATION_FIELDS})
+async def _visible_message(
+    session: AsyncSession, message_id: str, *, for_update: bool = False
+) -> tuple[Message, Conversation]:
+    """A message that is not deleted, of a conversation that is not deleted."""
+    found = await _any_message(session, message_id)
+    if found.hidden_by is not None:
+        raise MissingRowError(f"message {message_id} is deleted")
+    return found, await _visible(session, found.conversation_id, for_update=for_update)
+
+
+async def _by_id(session: AsyncSession, ids: Sequence[str]) -> dict[str, MessageRecord]:
+    found: dict[str, MessageRecord] = {}
+    for start in range(0, len(ids), IDS_PER_QUERY):
+        some = ids[start : start + IDS_PER_QUERY]
+        rows = await session.execute(select(*_MESSAGE_COLUMNS).where(Message.id.in_(some)))
+        found |= {row.id: MessageRecord(**row._mapping) for row in rows}
+    return found

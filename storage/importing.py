@@ -1,51 +1,85 @@
-"""Storing a conversation that comes from elsewhere: new ids for everything, nothing that exists is touched."""
+"""Storing conversations that come from elsewhere: new ids for everything, nothing that exists is touched."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from storage.ids import new_id
-from storage.models import Message
+from storage.models import Conversation, Message
 from storage.records import ImportedConversation, ImportedMessage
-from storage.turns import move_head, new_conversation
 
 
-async def add_import(session: AsyncSession, imported: ImportedConversation) -> str:
-    """Store a conversation and its tree; the order of `messages` becomes their order. Returns its id."""
-    conversation = new_conversation(imported.title)
-    conversation.system_prompt = imported.system_prompt
-    conversation.sampling = dict(imported.sampling)
-    conversation.pinned = imported.pinned
-    session.add(conversation)
-    await session.flush()
-    if imported.messages:
-        rows = _rows(imported.messages, conversation.id, conversation.created_at)
-        await session.execute(insert(Message), rows)
-        head = imported.head if imported.head is not None else len(rows) - 1
-        await move_head(session, conversation, rows[head]["id"])
-    return conversation.id
+async def add_imports(
+    session: AsyncSession, imported: Sequence[ImportedConversation]
+) -> tuple[str, ...]:
+    """Store conversations with their trees; the order of `messages` becomes their order. Returns their ids."""
+    now = datetime.now(UTC)
+    conversations: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
+    for each in imported:
+        conversation = _conversation_row(each, now)
+        rows = _message_rows(each, conversation["id"], now)
+        conversation["head_id"] = rows[_head(each)]["id"] if rows else None
+        conversations.append(conversation)
+        messages += rows
+    if conversations:
+        await session.execute(insert(Conversation), conversations)
+    if messages:
+        await session.execute(insert(Message), messages)
+    return tuple(row["id"] for row in conversations)
 
 
-def _rows(
-    messages: Sequence[ImportedMessage], conversation_id: str, start: datetime
+def _conversation_row(imported: ImportedConversation, now: datetime) -> dict[str, Any]:
+    return {
+        "id": new_id(),
+        "title": imported.title,
+        "system_prompt": imported.system_prompt,
+        "sampling": dict(imported.sampling),
+        "pinned": imported.pinned,
+        "created_at": min(now, imported.created_at or now),
+        "updated_at": min(now, imported.updated_at or now),
+    }
+
+
+def _message_rows(
+    imported: ImportedConversation, conversation_id: str, now: datetime
 ) -> list[dict[str, Any]]:
-    ids = [new_id() for _ in messages]
-    generations = {m.generation_id: new_id() for m in messages if m.generation_id is not None}
+    ids = [new_id() for _ in imported.messages]
+    generations: dict[str | None, str | None] = {None: None}
+    for message in imported.messages:
+        generations.setdefault(message.generation_id, new_id())
+    viewed = dict(pairwise(_head_path(imported)))
     return [
         _columns(message)
         | {
             "id": ids[position],
             "conversation_id": conversation_id,
             "parent_id": None if message.parent is None else ids[message.parent],
-            "generation_id": message.generation_id and generations[message.generation_id],
-            "created_at": start + timedelta(microseconds=position),
+            "last_viewed_child_id": ids[viewed[position]] if position in viewed else None,
+            "generation_id": generations[message.generation_id],
+            "created_at": now + timedelta(microseconds=position),
         }
-        for position, message in enumerate(messages)
+        for position, message in enumerate(imported.messages)
     ]
+
+
+def _head(imported: ImportedConversation) -> int:
+    return len(imported.messages) - 1 if imported.head is None else imported.head
+
+
+def _head_path(imported: ImportedConversation) -> list[int]:
+    """Positions from the first message to the head."""
+    path: list[int] = []
+    position = _head(imported) if imported.messages else None
+    while position is not None:
+        path.append(position)
+        position = imported.messages[position].parent
+    return path[::-1]
 
 
 def _columns(message: ImportedMessage) -> dict[str, Any]:

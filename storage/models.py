@@ -2,7 +2,7 @@
 
 `conversations.head_id` and `open_generation_id` carry no foreign key: head and messages would refer to each other in a
 circle. `messages.last_viewed_child_id` leads from a message to the leaf that was last on show below it
-(docs/decisions/001-message-tree.md).
+(docs/decisions/001-message-tree.md). What SQLite is searched with (`search_*`) is in migration 0003 alone.
 """
 
 from datetime import datetime
@@ -49,13 +49,14 @@ class Conversation(Base):
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
     deleted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
-    __table_args__ = (Index(None, "updated_at"),)
+    __table_args__ = (Index(None, "pinned", "updated_at", "id"),)
 
 
 class Message(Base):
     """One node of a conversation's tree. `created_at` strictly grows inside a conversation and is its order.
 
     `token_ids` holds what the model drew for `content`, and is written together with it; NULL where nobody knows.
+    `hidden_by` is the message below which everything was deleted, itself included; NULL for what is to be seen.
     """
 
     __tablename__ = "messages"
@@ -77,6 +78,7 @@ class Message(Base):
     timings: Mapped[dict[str, Any] | None] = mapped_column(_Json)
     kv: Mapped[dict[str, Any] | None] = mapped_column(_Json)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    hidden_by: Mapped[str | None] = mapped_column(_Id)
 
     __table_args__ = (
         Index(None, "conversation_id", "created_at"),

@@ -25,6 +25,31 @@ class ConversationRecord:
     deleted_at: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class ConversationPage:
+    """A part of the list. `next` is where the one after it begins (an opaque text), None at the end."""
+
+    records: tuple[ConversationRecord, ...]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A conversation that was found, and a text of it that has all the words: a message's, or the title (`message_id` None)."""
+
+    record: ConversationRecord
+    message_id: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class HitPage:
+    """A part of what was found; `next` as in `ConversationPage`."""
+
+    hits: tuple[Hit, ...]
+    next: str | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageRecord:
     """A row of `messages`, but for its token ids, which only those need who cut it."""
@@ -100,6 +125,15 @@ class StoredTurn:
     answer_ids: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ChangedBranch:
+    """A branch that was deleted or restored: how many messages it has, and what its conversation shows now."""
+
+    conversation_id: str
+    num_messages: int
+    head_id: str | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerEnd:
     """The final state of an answer. `status`: done | stopped | interrupted | error."""
@@ -133,7 +167,7 @@ class ImportedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedConversation:
-    """A conversation to store under new ids; `head` is a position among `messages`."""
+    """A conversation to store under new ids; `head` is a position among `messages`. Without times it is from now."""
 
     title: str
     system_prompt: str | None
@@ -141,6 +175,8 @@ class ImportedConversation:
     pinned: bool
     head: int | None
     messages: tuple[ImportedMessage, ...] = field(default=())
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,8 +30,22 @@ class MessageTree:
     def viewed_leaf(self, message_id: str) -> str:
         """The leaf most recently viewed at or below a message; below one never viewed, the newest."""
         while children := self._children.get(message_id):
-            message_id = self.nodes[message_id].last_viewed_child_id or children[-1]
+            viewed = self.nodes[message_id].last_viewed_child_id
+            message_id = viewed if viewed and viewed in self.nodes else children[-1]
         return message_id
+
+    def first_leaf(self) -> str | None:
+        """The leaf below the newest of the first messages; None when there is no message."""
+        roots = self._children.get(None)
+        return self.viewed_leaf(roots[-1]) if roots else None
+
+    def below(self, message_id: str) -> list[str]:
+        """The message and everything that follows from it, in order of creation."""
+        found = {message_id}
+        for node in self.nodes.values():
+            if node.parent_id in found:
+                found.add(node.id)
+        return [id_ for id_ in self.nodes if id_ in found]
 
     def answers(self, generation_id: str) -> list[str]:
         """Ids of a generation's answers, in order of candidate."""

@@ -53,7 +53,7 @@ async def move_head(session: AsyncSession, conversation: Conversation, message_i
 
 
 async def load_tree(session: AsyncSession, conversation_id: str) -> MessageTree:
-    """The conversation's nodes in their order."""
+    """The nodes that are to be seen, in their order."""
     columns = (
         Message.id,
         Message.parent_id,
@@ -62,6 +62,7 @@ async def load_tree(session: AsyncSession, conversation_id: str) -> MessageTree:
         Message.generation_id,
     )
     query = select(*columns).where(Message.conversation_id == conversation_id)
+    query = query.where(Message.hidden_by.is_(None))
     rows = await session.execute(query.order_by(Message.created_at))
     return MessageTree(TreeNode(*row) for row in rows)
 

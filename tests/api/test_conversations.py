@@ -84,7 +84,7 @@ async def test_export_and_import_keep_the_conversation(running: Running) -> None
         assert "attachment" in exported.headers["content-disposition"]
         imported = await http.post("/api/conversations/import", json=exported.json())
         assert imported.status_code == 201
-        copy = imported.json()["id"]
+        (copy,) = imported.json()["conversation_ids"]
         assert copy != conversation
         trees = [
             (await http.get(f"/api/conversations/{i}")).json()["messages"]

@@ -174,7 +174,7 @@ async def words_kept(directory: Path) -> tuple[int, int]:
     chat = ChatService(FakeEngine(), storage)
     try:
         await chat.start()
-        (item,) = await chat.conversations.list()
+        (item,) = (await chat.conversations.list()).items
         user, reply = (await chat.conversations.view(item.id)).messages
     finally:
         await chat.shutdown(0.0)

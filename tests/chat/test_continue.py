@@ -241,8 +241,8 @@ async def test_an_answer_without_ids_is_cut_as_its_text_is_encoded(
 ) -> None:
     first, _ = await answered(chat, engine, "one two")
     document = await chat.conversations.export_json(first.conversation_id)
-    imported = await chat.conversations.import_json(document)
-    view = await chat.conversations.view(imported.id)
+    (imported_id,) = await chat.conversations.import_document(document)
+    view = await chat.conversations.view(imported_id)
     assert (await chat.tokens(view.messages[1].id)).ids == tuple(b"one two")
     started = await chat.continue_answer(view.messages[1].id, 4)
     await say(chat, engine, started, "x")

@@ -80,7 +80,7 @@ async def test_hidden_conversations_come_back_whole(
 ) -> None:
     before = await chat.conversations.tree(conversation_id)
     await chat.conversations.hide(conversation_id)
-    assert await chat.conversations.list() == ()
+    assert (await chat.conversations.list()).items == ()
     for call in (chat.conversations.view, chat.conversations.tree, chat.conversations.hide):
         with pytest.raises(NotFoundError):
             await call(conversation_id)
@@ -109,11 +109,11 @@ async def test_an_export_can_be_imported_again(chat: ChatService, conversation_i
         conversation_id, {"system_prompt": "hm", "sampling": {"top_k": 3}, "pinned": True}
     )
     document = json.loads(json.dumps(await chat.conversations.export_json(conversation_id)))
-    item = await chat.conversations.import_json(document)
-    assert item.id != conversation_id
-    again = await chat.conversations.export_json(item.id)
+    (copy_id,) = await chat.conversations.import_document(document)
+    assert copy_id != conversation_id
+    again = await chat.conversations.export_json(copy_id)
     assert shape(again) == shape(document)
-    original, copy = [await chat.conversations.view(i) for i in (conversation_id, item.id)]
+    original, copy = [await chat.conversations.view(i) for i in (conversation_id, copy_id)]
     assert [m.content for m in copy.messages] == [m.content for m in original.messages]
     assert await chat.conversations.tree(conversation_id)
     ids = {message["id"] for message in again["messages"]}
@@ -181,9 +181,9 @@ async def test_a_broken_import_names_the_field_and_stores_nothing(
 ) -> None:
     document = await chat.conversations.export_json(conversation_id)
     with pytest.raises(RequestError) as refused:
-        await chat.conversations.import_json(change(document))
+        await chat.conversations.import_document(change(document))
     assert refused.value.param == param
-    assert len(await chat.conversations.list()) == 1
+    assert len((await chat.conversations.list()).items) == 1
 
 
 async def test_an_answer_exported_while_streaming_is_imported_as_interrupted(
@@ -191,8 +191,8 @@ async def test_an_answer_exported_while_streaming_is_imported_as_interrupted(
 ) -> None:
     started = await chat.send("hi")
     document = await chat.conversations.export_json(started.conversation_id)
-    item = await chat.conversations.import_json(document)
-    reply = (await chat.conversations.view(item.id)).messages[1]
+    (copy_id,) = await chat.conversations.import_document(document)
+    reply = (await chat.conversations.view(copy_id)).messages[1]
     assert reply.status == "interrupted"
 
 

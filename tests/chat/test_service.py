@@ -234,7 +234,7 @@ async def test_what_cannot_run_is_refused_and_stores_nothing(
     with pytest.raises(RequestError) as refused:
         await chat.send(content, **options)
     assert (refused.value.param, refused.value.code) == (param, code)
-    assert await chat.conversations.list() == ()
+    assert (await chat.conversations.list()).items == ()
     assert engine.streams == []
 
 
@@ -336,7 +336,7 @@ async def test_a_turn_goes_on_when_its_caller_is_cancelled(
     with pytest.raises(asyncio.CancelledError):
         await caller
     await engine.submitted.wait()
-    (item,) = await chat.conversations.list()
+    (item,) = (await chat.conversations.list()).items
     assert item.running
 
 

@@ -2,9 +2,16 @@
 
 import pytest
 
-from chat.turns import as_frame_error, candidate_seeds, merge_sampling, title_of
+from chat.turns import (
+    TITLE_LENGTH,
+    as_frame_error,
+    candidate_seeds,
+    merge_sampling,
+    title_of,
+)
 from engine.errors import RequestError
 from engine.sampling_params import SamplingParams
+from tests.e2e.hostile import TEXTS, one_each
 
 
 @pytest.mark.parametrize(
@@ -54,3 +61,26 @@ def test_seeds_count_up_and_wrap() -> None:
 def test_complaints_are_about_the_frame(param: str | None, expected: str | None) -> None:
     error = as_frame_error(RequestError("no", param=param, code="c"), "content")
     assert (error.param, error.code, error.message) == (expected, "c", "no")
+
+
+@pytest.mark.parametrize(
+    ("content", "title"),
+    [
+        ("# Plan\n\nfor **today** and `now`", "Plan for today and now"),
+        ("- one\n- [two](https://example.com)\n![three](x.png)", "one two three"),
+        ("2 * 3 * 4 = $24$ and 5 < 6", "2 * 3 * 4 = $24$ and 5 < 6"),
+        ("```python\nprint(1)\n```", "print(1)"),
+        ("<b>bold</b>", "<b>bold</b>"),
+        ("---", "---"),
+        ("> quoted\n> words", "quoted words"),
+    ],
+)
+def test_a_title_shows_what_markdown_shows(content: str, title: str) -> None:
+    assert title_of(content) == title
+
+
+@one_each(TEXTS)
+def test_any_text_gives_a_title_in_one_line(text: str) -> None:
+    title = title_of(text)
+    assert 1 <= len(title) <= TITLE_LENGTH + 1
+    assert title == " ".join(title.split())

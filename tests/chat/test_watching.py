@@ -32,7 +32,7 @@ async def test_the_list_then_every_change_in_every_window(
 ) -> None:
     windows = [chat.watch_conversations() for _ in range(2)]
     for window in windows:
-        assert await anext(window) == ConversationList(())
+        assert await anext(window) == ConversationList((), None)
     started = await chat.send("first words")
     for window in windows:
         event = await anext(window)

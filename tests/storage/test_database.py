@@ -167,14 +167,14 @@ async def test_after_close_nothing_runs(storage: Storage) -> None:
     await storage.close()
     await storage.close()
     with pytest.raises(StorageError, match="closed"):
-        await storage.conversations.find()
+        await storage.conversations.page(None, 9)
 
 
 async def test_a_database_in_memory_works(tmp_path: Path) -> None:
     storage = Storage("sqlite+aiosqlite://")
     await storage.open()
     await asyncio.gather(*(storage.conversations.add_turn(new_turn()) for _ in range(4)))
-    assert len(await storage.conversations.find()) == 4
+    assert len((await storage.conversations.page(None, 9)).records) == 4
     await storage.close()
 
 
@@ -202,7 +202,7 @@ from storage.storage import Storage
 async def main():
     storage = Storage({sqlite_url(database_path)!r})
     await storage.open()
-    await storage.conversations.find()
+    await storage.conversations.page(None, 9)
     {ending}
 
 asyncio.run(main())

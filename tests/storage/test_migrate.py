@@ -27,8 +27,13 @@ def connection(tmp_path: Path):
 
 def test_migrated_schema_equals_the_models(connection: Connection) -> None:
     upgrade(connection)
-    context = MigrationContext.configure(connection, opts={"compare_type": True})
+    options = {"compare_type": True, "include_name": _is_of_the_models}
+    context = MigrationContext.configure(connection, opts=options)
     assert compare_metadata(context, Base.metadata) == []
+
+
+def _is_of_the_models(name: str | None, kind: str, _parents: object) -> bool:
+    return kind != "table" or not str(name).startswith("search_")
 
 
 def test_foreign_keys_equal_the_models(connection: Connection) -> None:
@@ -80,7 +85,7 @@ async def test_opening_again_keeps_what_is_there(storage: Storage, database_path
     await storage.close()
     again = Storage(sqlite_url(database_path))
     await again.open()
-    assert len(await again.conversations.find()) == 1
+    assert len((await again.conversations.page(None, 9)).records) == 1
     await again.close()
 
 

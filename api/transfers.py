@@ -1,0 +1,53 @@
+"""Conversations as files: /api/conversations/export, /api/conversations/import, /api/conversations/{id}/export."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+from urllib.parse import quote
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+
+from api.bodies import parse_json
+from api.conversations import Store
+from chat.portable import file_name
+
+Format = Annotated[Literal["json", "markdown"], Query(alias="format")]
+router = APIRouter(prefix="/api/conversations")
+
+
+@router.post("/import")
+async def import_conversations(store: Store, request: Request) -> JSONResponse:
+    """New conversations from an export of ours, of ChatGPT or of Open WebUI."""
+    document = await asyncio.to_thread(parse_json, await request.body())
+    ids = await store.import_document(document)
+    return JSONResponse({"conversation_ids": ids}, 201)
+
+
+@router.get("/export")
+async def export_all(store: Store, kind: Format = "json") -> Response:
+    """Every conversation: one JSON document, or a ZIP archive of Markdown files."""
+    name = f"pageturn-{datetime.now(UTC):%Y-%m-%d}"
+    if kind == "json":
+        pieces = store.export_all_json()
+        return _named(StreamingResponse(pieces, media_type="application/json"), f"{name}.json")
+    pieces = store.export_all_markdown()
+    return _named(StreamingResponse(pieces, media_type="application/zip"), f"{name}.zip")
+
+
+@router.get("/{conversation_id}/export")
+async def export(store: Store, conversation_id: str, kind: Format = "json") -> Response:
+    """One conversation: the whole tree as JSON, or what is on show as Markdown."""
+    name = file_name((await store.item(conversation_id)).title)
+    if kind == "json":
+        return _named(JSONResponse(await store.export_json(conversation_id)), f"{name}.json")
+    text = await store.export_markdown(conversation_id)
+    return _named(PlainTextResponse(text, media_type="text/markdown"), f"{name}.md")
+
+
+def _named(response: Response, name: str) -> Response:
+    """To be saved under a name; browsers that do not read the second form get the ending alone."""
+    plain = name if name.isascii() else f"chat{name[name.rindex('.') :]}"
+    value = f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name)}"
+    response.headers["Content-Disposition"] = value
+    return response

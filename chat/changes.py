@@ -1,0 +1,46 @@
+"""What a person may change of a conversation: title, pinned, system_prompt, sampling."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from chat.turns import check_sampling, check_system_prompt, check_title
+from engine.errors import RequestError
+
+
+def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The values to store, whitespace and empty ones tidied. Raises RequestError."""
+    for name in changes:
+        if name not in _CHECKS:
+            allowed = ", ".join(_CHECKS)
+            message = f"{name} cannot be changed; {allowed} can"
+            raise RequestError(message, param=name, code="unknown_field")
+    return {name: _CHECKS[name](value) for name, value in changes.items()}
+
+
+def _title(value: object) -> str:
+    return check_title(value, "title")
+
+
+def _pinned(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise RequestError("pinned must be true or false", param="pinned")
+    return value
+
+
+def _system_prompt(value: object) -> str | None:
+    return check_system_prompt(value, "system_prompt")
+
+
+def _sampling(value: object) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise RequestError("sampling must be an object", param="sampling")
+    check_sampling(value, "sampling")
+    return {key: item for key, item in value.items() if item is not None}
+
+
+_CHECKS = {
+    "title": _title,
+    "pinned": _pinned,
+    "system_prompt": _system_prompt,
+    "sampling": _sampling,
+}
