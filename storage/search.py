@@ -44,9 +44,9 @@ async def search_page(
     has_index = session.get_bind().dialect.name == "sqlite"
     is_indexed = has_index and any(len(word) >= _TERM_LENGTH for word in words)
     found = (_indexed(words) if is_indexed else _scanned(words)).subquery()
-    statement = select(Conversation, found.c.message_id)
+    statement: Any = select(Conversation, found.c.message_id)
     statement = statement.join(found, found.c.conversation_id == Conversation.id)
-    rows = (await session.execute(in_order(statement, after, limit))).all()
+    rows: Any = (await session.execute(in_order(statement, after, limit))).all()
     records = tuple(record_of(row[0]) for row in rows)
     texts = await _texts(session, [row[1] for row in rows[:limit] if row[1] is not None])
     hits = (

@@ -323,6 +323,14 @@
   document.addEventListener("keydown", onKey);
 
   P.showChat = () => document.querySelector('.pt-tabs button[role="tab"]')?.click();
-  P.chat = { mount, open, openId: () => state.open, conversation: () => state.view?.conversation ?? null };
+  P.chat = {
+    mount,
+    open,
+    select,
+    openId: () => state.open,
+    view: () => state.view,
+    conversation: () => state.view?.conversation ?? null,
+    reveal: (messageId) => Boolean(transcript?.reveal(messageId)),
+  };
   open(idInAddress());
 })(window.Pageturn);

@@ -1,10 +1,14 @@
-// The sidebar: brand, new chat, search, the list of conversations, the model and the state of the connection.
+// The sidebar: brand, new chat, search, the list of conversations page by page, the model and the state of the connection.
 "use strict";
 
 (function (P) {
+  const { h } = P;
   const DAY = 86400000;
   const items = new Map();
-  let list, search, footer;
+  // Where the rest of the list begins on the server; null when everything is here.
+  let next = null;
+  let isLoading = false;
+  let list, footer, field;
   let renaming = null;
 
   function groupOf(item) {
@@ -13,20 +17,31 @@
     const time = new Date(item.updated_at).getTime();
     if (time >= midnight) return "Today";
     if (time >= midnight - DAY) return "Yesterday";
-    return time >= midnight - 7 * DAY ? "Previous 7 days" : "Older";
+    if (time >= midnight - 7 * DAY) return "Previous 7 days";
+    return time >= midnight - 30 * DAY ? "Previous 30 days" : "Older";
   }
 
-  function shownItems() {
-    const query = search.value.trim().toLowerCase();
-    const found = [...items.values()].filter((item) => item.title.toLowerCase().includes(query));
-    return found.sort((a, b) => b.pinned - a.pinned || b.updated_at.localeCompare(a.updated_at));
+  const inOrder = (a, b) => b.pinned - a.pinned || b.updated_at.localeCompare(a.updated_at) || b.id.localeCompare(a.id);
+
+  function shown() {
+    return P.search.found() ?? { items: [...items.values()].sort(inOrder), next };
   }
+
+  // --- what can be done with a row ----------------------------------------------------------------
 
   async function patch(item, changes) {
     try {
       await P.api("PATCH", `conversations/${item.id}`, changes);
     } catch (error) {
       P.failureToast(`Not changed: ${error.message}`);
+    }
+  }
+
+  async function duplicate(item) {
+    try {
+      choose((await P.api("POST", `conversations/${item.id}/duplicate`)).id);
+    } catch (error) {
+      P.failureToast(`Not duplicated: ${error.message}`);
     }
   }
 
@@ -45,6 +60,33 @@
     });
   }
 
+  function entries(item) {
+    return [
+      { icon: "edit", text: "Rename", onclick: () => rename(item) },
+      { icon: "pin", text: item.pinned ? "Unpin" : "Pin", onclick: () => patch(item, { pinned: !item.pinned }) },
+      { icon: "copy", text: "Duplicate", onclick: () => duplicate(item) },
+      { icon: "save", text: "Export as JSON", onclick: () => P.transfers.download(`${item.id}/export?format=json`) },
+      { icon: "save", text: "Export as Markdown", onclick: () => P.transfers.download(`${item.id}/export?format=markdown`) },
+      { icon: "trash", text: "Delete", onclick: () => remove(item) },
+    ];
+  }
+
+  const listEntries = () => [
+    { icon: "open", text: "Import conversations", onclick: P.transfers.chooseFiles },
+    { icon: "save", text: "Export all as JSON", onclick: () => P.transfers.download("export?format=json") },
+    { icon: "save", text: "Export all as Markdown", onclick: () => P.transfers.download("export?format=markdown") },
+  ];
+
+  // --- renaming in place --------------------------------------------------------------------------
+
+  function rename(item) {
+    renaming = item.id;
+    draw();
+    const input = list.querySelector("input");
+    input?.focus();
+    input?.select();
+  }
+
   function endRename(item, title) {
     renaming = null;
     if (title && title !== item.title) {
@@ -56,64 +98,110 @@
   }
 
   function renameField(item) {
-    const field = P.h("input", { class: "pt-field", "aria-label": "Title", maxlength: 200 });
-    field.value = item.title;
-    field.addEventListener("keydown", (event) => {
-      if (event.key === "Enter") endRename(item, field.value.trim());
+    const input = h("input", { class: "pt-field", "aria-label": "Title", maxlength: 200, dir: "auto" });
+    input.value = item.title;
+    input.addEventListener("keydown", (event) => {
+      // Else Enter would press the button that has the focus next.
+      if (event.key === "Enter" && !event.isComposing) (event.preventDefault(), endRename(item, input.value.trim()));
       if (event.key === "Escape") endRename(item, null);
     });
-    field.addEventListener("blur", () => renaming === item.id && endRename(item, field.value.trim()));
-    return field;
+    input.addEventListener("blur", () => renaming === item.id && endRename(item, input.value.trim()));
+    return input;
+  }
+
+  // --- drawing ------------------------------------------------------------------------------------
+
+  function stateDot(item) {
+    if (item.running) return h("span", { class: "pt-running", role: "img", "aria-label": "answering" });
+    return P.unread.has(item.id) ? h("span", { class: "pt-unread", role: "img", "aria-label": "new answer" }) : null;
+  }
+
+  function rowText(item) {
+    const { snippet, message_id } = item;
+    if (snippet && message_id === null) return [P.search.marked(snippet, { class: "pt-title" })];
+    const title = h("span", { class: "pt-title", dir: "auto" }, item.title);
+    return snippet ? [title, P.search.marked(snippet, { class: "pt-snippet" })] : [title];
   }
 
   function row(item) {
     const open = P.chat.openId() === item.id;
-    const node = P.h("li", { class: `pt-conversation${open ? " pt-open" : ""}`, "data-id": item.id });
+    const node = h("li", { class: `pt-conversation${open ? " pt-open" : ""}`, "data-id": item.id });
     if (renaming === item.id) {
       node.append(renameField(item));
       return node;
     }
+    const button = { type: "button", class: "pt-conversation-open", title: item.title, "aria-current": open ? "page" : null };
     node.append(
-      P.h(
-        "button",
-        { type: "button", class: "pt-conversation-open", title: item.title, "aria-current": open ? "page" : null, onclick: () => choose(item.id) },
-        item.running ? P.h("span", { class: "pt-running", role: "img", "aria-label": "answering" }) : null,
-        P.h("span", { class: "pt-title" }, item.title),
-      ),
-      P.iconButton("pin", item.pinned ? "Unpin" : "Pin", () => patch(item, { pinned: !item.pinned }), { "aria-pressed": String(item.pinned) }),
-      P.iconButton("edit", "Rename", () => {
-        renaming = item.id;
-        draw();
-        const field = list.querySelector("input");
-        field.focus();
-        field.select();
-      }),
-      P.iconButton("trash", "Delete", () => remove(item)),
+      h("button", { ...button, onclick: () => choose(item.id, item.message_id) }, stateDot(item), h("span", { class: "pt-row-text" }, ...rowText(item))),
+      P.menu.button(`More for “${item.title}”`, () => entries(item), { class: "pt-icon-button pt-more" }),
     );
     return node;
+  }
+
+  function moreRow() {
+    const button = P.button("down", "Show more", loadMore, { class: "pt-button pt-quiet pt-load" });
+    new IntersectionObserver((seen, observer) => {
+      if (!seen.some((entry) => entry.isIntersecting)) return;
+      observer.disconnect();
+      loadMore();
+    }, { root: list, rootMargin: "300px" }).observe(button);
+    return h("li", {}, button);
   }
 
   // A rename in progress keeps its field: the list waits for its end.
   function draw() {
     if (!list || (renaming && list.querySelector("input"))) return;
     const nodes = [];
+    const page = shown();
     let group = null;
-    for (const item of shownItems()) {
+    for (const item of page.items) {
       if (groupOf(item) !== group) {
         group = groupOf(item);
-        nodes.push(P.h("li", { class: "pt-group" }, group));
+        nodes.push(h("li", { class: "pt-group" }, group));
       }
       nodes.push(row(item));
     }
-    if (!nodes.length) nodes.push(P.h("li", { class: "pt-group" }, search.value ? "Nothing found" : "No conversations yet"));
-    const focused = document.activeElement?.closest?.(".pt-conversation")?.dataset.id;
+    if (!nodes.length) nodes.push(h("li", { class: "pt-group" }, P.search.words() ? "Nothing found" : "No conversations yet"));
+    if (page.next) nodes.push(moreRow());
+    const focused = document.activeElement?.closest?.(".pt-conversation");
+    const [id, button] = [focused?.dataset.id, document.activeElement?.className];
     list.replaceChildren(...nodes);
-    if (focused) list.querySelector(`[data-id="${focused}"] .pt-conversation-open`)?.focus();
+    if (focused) [...list.querySelectorAll(`[data-id="${id}"] button`)].find((other) => other.className === button)?.focus();
+  }
+
+  async function loadMore() {
+    if (isLoading) return;
+    isLoading = true;
+    try {
+      if (P.search.found()) await P.search.more();
+      else await loadPage();
+    } catch (error) {
+      P.failureToast(`Not loaded: ${error.message}`);
+    }
+    isLoading = false;
+    draw();
+  }
+
+  async function loadPage() {
+    const page = await P.api("GET", `conversations?after=${encodeURIComponent(next)}`);
+    next = null;
+    for (const item of page.items) if (!items.has(item.id)) keep(item);
+    next = page.next;
+  }
+
+  // A row that lies behind all that is loaded comes with its page.
+  const isBeyond = (item) => next !== null && !items.has(item.id) && [...items.values()].every((other) => inOrder(other, item) < 0);
+
+  function keep(item) {
+    P.unread.note(item);
+    P.search.update(item);
+    if (!isBeyond(item)) items.set(item.id, item);
   }
 
   // On a phone the sidebar covers the chat, so choosing closes it.
-  function choose(id) {
+  function choose(id, messageId) {
     P.chat.open(id);
+    if (messageId) P.jump.to(id, messageId);
     P.showChat();
     if (matchMedia("(max-width: 768px)").matches) document.querySelector("#pt-sidebar .toggle-button")?.click();
     if (id === null) P.composer.focus();
@@ -129,39 +217,46 @@
   }
 
   function mount(element) {
-    [list, search, footer] = [".pt-list", ".pt-search", ".pt-foot-state"].map((name) => element.querySelector(name));
-    search.addEventListener("input", draw);
-    search.addEventListener("keydown", (event) => {
-      if (event.key !== "Escape") return;
-      search.value = "";
-      draw();
-    });
-    element.querySelector(".pt-new").addEventListener("click", () => choose(null));
+    [list, field, footer] = [".pt-list", ".pt-search", ".pt-foot-state"].map((name) => element.querySelector(name));
+    P.search.mount(field, draw);
+    const newChat = element.querySelector(".pt-new");
+    newChat.addEventListener("click", () => choose(null));
+    newChat.after(P.menu.button("More for all conversations", listEntries));
     draw();
     showState(P.socket.state);
   }
 
+  function markRead() {
+    if (document.hidden || !P.unread.read(P.chat.openId())) return;
+    draw();
+  }
+
+  P.unread.watch((id) => !document.hidden && P.chat.openId() === id);
   P.socket.on("conversations", (frame) => {
     items.clear();
-    for (const item of frame.items) items.set(item.id, item);
+    next = null;
+    frame.items.forEach(keep);
+    next = frame.next;
     draw();
   });
   P.socket.on("conversation_changed", (frame) => {
-    items.set(frame.item.id, frame.item);
+    keep(frame.item);
     draw();
   });
   P.socket.on("conversation_removed", (frame) => {
+    P.search.remove(frame.conversation_id);
     if (items.delete(frame.conversation_id)) draw();
   });
   P.socket.on("state", showState);
-  document.addEventListener("pageturn:open", draw);
+  document.addEventListener("pageturn:open", () => (draw(), markRead()));
+  document.addEventListener("visibilitychange", markRead);
   document.addEventListener("keydown", (event) => {
-    if (!(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== "k" || !search) return;
+    if (!(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== "k" || !field) return;
     event.preventDefault();
-    if (search.getBoundingClientRect().right <= 0) document.querySelector("#pt-sidebar .toggle-button")?.click();
-    search.focus();
+    if (field.getBoundingClientRect().right <= 0) document.querySelector("#pt-sidebar .toggle-button")?.click();
+    field.focus();
   });
 
   P.socket.subscribe("conversations");
-  P.conversations = { mount };
+  P.conversations = { mount, choose };
 })(window.Pageturn);

@@ -18,6 +18,10 @@ window.Pageturn = {};
     down: "M12 5v14M6 13l6 6 6-6",
     up: "M12 19V5M6 11l6-6 6 6",
     stop: "M7 7h10v10H7z",
+    more: "M5 12h.6M11.7 12h.6M18.4 12h.6",
+    save: "M12 4v11M7 10l5 5 5-5M5 20h14",
+    open: "M12 15V4M7 9l5-5 5 5M5 20h14",
+    branch: "M7 5v14M7 8c0 5 10 3 10 9M17 17v2M7 5h.01M7 19h.01",
     pin: "M9 4h6l-1 6 3 3H7l3-3-1-6ZM12 13v7",
   };
   const SVG = "http://www.w3.org/2000/svg";
@@ -140,12 +144,12 @@ window.Pageturn = {};
 
   P.failureToast = (text) => P.toast(text, null, null, LONG_NOTICE_MS);
 
-  // JSON over HTTP, for what has no frame on the socket. Errors carry the server's message.
+  // JSON over HTTP, for what has no frame on the socket; `body` is a value or a file of JSON. Errors carry the server's message.
   P.api = async function (method, path, body) {
     const response = await fetch(`api/${path}`, {
       method,
       headers: body ? { "Content-Type": "application/json" } : {},
-      body: body ? JSON.stringify(body) : undefined,
+      body: body && !(body instanceof Blob) ? JSON.stringify(body) : body,
     });
     const answer = response.status === 204 ? null : await response.json().catch(() => null);
     if (!response.ok) throw new Error(answer?.error?.message || `The server answered ${response.status}`);

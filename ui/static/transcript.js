@@ -99,7 +99,7 @@
     }
 
     emptyNode() {
-      if (this.state.open) return h("div", { class: "pt-empty" }, h("p", {}, "Opening…"));
+      if (this.state.open) return h("div", { class: "pt-empty" }, h("p", {}, this.state.view ? "Nothing is said in this conversation." : "Opening…"));
       const propose = (text) => () => {
         P.composer.setText(text);
         P.composer.focus();
@@ -122,6 +122,20 @@
         this.scroll.scrollTop = this.scroll.scrollHeight - fromEnd;
       };
       return P.button("up", `Show ${P.plural(hidden, "earlier message")}`, show, { class: "pt-button pt-earlier" });
+    }
+
+    // Brings a message of the path into sight; whether it is there.
+    reveal(id) {
+      const path = this.state.view?.messages ?? [];
+      const index = path.findIndex((message) => message.id === id);
+      if (index < 0) return false;
+      this.shown = Math.max(this.shown, path.length - index);
+      this.sticks = false;
+      this.draw();
+      const node = this.viewOf(path[index])?.node;
+      node?.scrollIntoView({ block: "center" });
+      node?.focus({ preventScroll: true });
+      return true;
     }
 
     // After a change of version the focus goes to the same button of the message that takes the place.

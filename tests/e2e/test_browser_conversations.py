@@ -1,0 +1,253 @@
+"""The sidebar in a real browser: search, pages, menus, copies, files; with the scripted engine."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Locator, Page, expect
+
+from tests.chat.exports import chatgpt, open_webui
+from tests.e2e.app_process import AppProcess
+from tests.e2e.browsing import open_page, send, start_long_answer, stop
+from tests.e2e.hostile import LINES
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+
+NUM_CONVERSATIONS = 5000
+
+
+def many(count: int) -> dict[str, Any]:
+    """A file of ours with so many conversations of one message."""
+    return {
+        "format": "pageturn.conversations",
+        "version": 1,
+        "conversations": [_one(number) for number in range(count)],
+    }
+
+
+def _one(number: int) -> dict[str, Any]:
+    message = {"id": "m", "parent_id": None, "role": "user", "content": f"needle{number}."}
+    time = f"2020-01-01T{number // 3600:02}:{number // 60 % 60:02}:{number % 60:02}+00:00"
+    about = {"title": f"Straw {number}", "pinned": False, "head_id": "m", "updated_at": time}
+    return {
+        "format": "pageturn.conversation",
+        "version": 1,
+        "conversation": about,
+        "messages": [message | {"status": "done"}],
+    }
+
+
+def drop(files: dict[str, str]) -> str:
+    """A script that drops files of JSON on the page."""
+    return f"""() => {{
+        const data = new DataTransfer();
+        for (const [name, text] of Object.entries({json.dumps(files)}))
+            data.items.add(new File([text], name, {{ type: "application/json" }}));
+        for (const type of ["dragenter", "dragover", "drop"])
+            document.body.dispatchEvent(new DragEvent(type, {{ dataTransfer: data, bubbles: true, cancelable: true }}));
+    }}"""
+
+
+async def open_menu(page: Page, row: Locator) -> None:
+    await row.hover()
+    await row.get_by_role("button", name="More").click()
+
+
+async def ask(page: Page, text: str) -> None:
+    await send(page, text)
+    await expect(page.locator(".pt-assistant").last).to_have_attribute("data-status", "done")
+
+
+async def open_drawer(phone: Page) -> None:
+    await phone.locator("#pt-sidebar .toggle-button").click()
+    await expect(phone.locator(".pt-list")).to_be_in_viewport()
+
+
+async def test_a_text_deep_in_another_branch_is_found_and_jumped_to(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await page.evaluate(drop({"rivers.json": json.dumps(open_webui())}))
+    await expect(page.locator(".pt-toast")).to_have_text("1 conversation imported.")
+    await expect(page.locator(".pt-assistant")).to_have_count(2)
+    search = page.get_by_label("Search conversations")
+    await search.fill("danube the")
+    row = page.locator(".pt-conversation")
+    await expect(row).to_have_count(1)
+    await expect(row.locator(".pt-snippet")).to_have_text("The Danube.")
+    await expect(row.locator("mark")).to_have_text(["The", "Danube"])
+    await row.locator(".pt-conversation-open").click()
+    answer = page.locator(".pt-assistant")
+    await expect(answer).to_have_count(1)
+    await expect(answer).to_contain_text("The Danube.")
+    await expect(answer).to_be_focused()
+    await search.fill("rivers")
+    await expect(row.locator(".pt-title mark")).to_have_text("Rivers")
+    await search.fill("nothing has this")
+    await expect(page.locator(".pt-list")).to_have_text("Nothing found")
+    await search.press("Escape")
+    await expect(page.locator(".pt-conversation", has_text="Rivers")).to_have_count(1)
+
+
+async def test_thousands_are_listed_page_by_page_and_found(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    text = json.dumps(many(NUM_CONVERSATIONS))
+    await page.evaluate(drop({"many.json": text}))
+    await expect(page.locator(".pt-toast")).to_have_text("5,000 conversations imported.")
+    await page.reload()
+    rows = page.locator(".pt-conversation")
+    await expect(rows.nth(50)).to_be_attached()
+    before = await rows.count()
+    assert before <= 200
+    await page.locator(".pt-list").evaluate("(list) => list.scrollTo(0, list.scrollHeight)")
+    await expect(rows.nth(before + 50)).to_be_attached()
+    assert await rows.count() <= 400
+    await page.get_by_label("Search conversations").fill("needle17.")
+    await expect(rows).to_have_count(1)
+    await rows.locator(".pt-conversation-open").click()
+    await expect(page.locator(".pt-user .pt-prose")).to_have_text("needle17.")
+
+
+async def test_the_menu_renames_pins_copies_and_saves(page: Page, fake_server: AppProcess) -> None:
+    await open_page(page, fake_server)
+    await ask(page, "# Plan for **today**")
+    row = page.locator(".pt-conversation.pt-open")
+    await expect(row).to_have_text("Plan for today")
+    await row.hover()
+    more = row.get_by_role("button", name="More")
+    await more.focus()
+    await page.keyboard.press("Enter")
+    items = page.get_by_role("menuitem")
+    await expect(items.first).to_be_focused()
+    await page.keyboard.press("ArrowUp")
+    await expect(items.last).to_be_focused()
+    await page.keyboard.press("Escape")
+    await expect(items).to_have_count(0)
+    await expect(more).to_be_focused()
+    await open_menu(page, row)
+    await items.get_by_text("Pin", exact=True).click()
+    await expect(page.locator(".pt-group").first).to_have_text("Pinned")
+    for text, name in (
+        ("Export as JSON", "chat-plan-for-today.json"),
+        ("Export as Markdown", "chat-plan-for-today.md"),
+    ):
+        await open_menu(page, row)
+        async with page.expect_download() as download:
+            await items.get_by_text(text).click()
+        assert (await download.value).suggested_filename == name
+    await open_menu(page, row)
+    await items.get_by_text("Duplicate").click()
+    await expect(row).to_have_text("Plan for today (copy)")
+    await expect(page.locator(".pt-message")).to_have_count(2)
+    await open_menu(page, row)
+    await items.get_by_text("Delete").click()
+    await expect(row).to_have_count(0)
+
+
+async def test_on_a_phone_every_row_has_its_menu(phone: Page, fake_server: AppProcess) -> None:
+    await open_page(phone, fake_server)
+    await ask(phone, "first on the phone")
+    await open_drawer(phone)
+    await phone.locator(".pt-new").click()
+    await ask(phone, "second on the phone")
+    await open_drawer(phone)
+    other = phone.locator(".pt-conversation", has_text="first on the phone")
+    more = other.get_by_role("button", name="More")
+    await expect(more).to_have_css("opacity", "1")
+    box = await more.bounding_box()
+    assert box is not None
+    assert min(box["width"], box["height"]) >= 40
+    await more.tap()
+    await phone.get_by_role("menuitem", name="Rename").tap()
+    await phone.get_by_label("Title", exact=True).fill("renamed on the phone")
+    await phone.keyboard.press("Enter")
+    renamed = phone.locator(".pt-conversation", has_text="renamed on the phone")
+    await renamed.get_by_role("button", name="More").tap()
+    await phone.get_by_role("menuitem", name="Delete").tap()
+    await expect(renamed).to_have_count(0)
+    await phone.get_by_role("button", name="Undo").tap()
+    await expect(renamed).to_have_count(1)
+
+
+async def test_all_are_saved_and_brought_back_by_the_button(
+    page: Page, fake_server: AppProcess, tmp_path: Path
+) -> None:
+    await open_page(page, fake_server)
+    more = page.get_by_role("button", name="More for all conversations")
+    await more.click()
+    async with page.expect_download() as download:
+        await page.get_by_role("menuitem", name="Export all as Markdown").click()
+    assert re.fullmatch(r"pageturn-\d{4}-\d\d-\d\d\.zip", (await download.value).suggested_filename)
+    file = tmp_path / "bread.json"
+    file.write_text(json.dumps([chatgpt()]))
+    await more.click()
+    async with page.expect_file_chooser() as chooser:
+        await page.get_by_role("menuitem", name="Import").click()
+    await (await chooser.value).set_files(file)
+    await expect(page.locator(".pt-user .pt-prose")).to_have_text("How is bread made?")
+    await expect(page.locator(".pt-assistant .pt-count")).to_have_text("1/2")
+
+
+async def test_a_broken_file_is_refused_with_its_place(
+    browser: Browser, fake_server: AppProcess
+) -> None:
+    page = await browser.new_page()
+    await open_page(page, fake_server)
+    broken = chatgpt()
+    broken["mapping"]["a1"]["parent"] = "sys"
+    files = {
+        "good.json": json.dumps(open_webui()),
+        "<b>bad</b>.json": json.dumps([chatgpt(), broken]),
+        "no.json": "{",
+    }
+    await page.evaluate(drop(files))
+    toast = page.locator(".pt-toast")
+    await expect(toast).to_contain_text("1 conversation imported. <b>bad</b>.json was not imported")
+    await expect(toast).to_contain_text("[1].mapping.a1.parent must name the node that lists it")
+    await expect(toast).to_contain_text("no.json was not imported: the body is not JSON")
+    await page.context.close()
+
+
+async def test_an_answer_that_ends_elsewhere_is_marked_as_new(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await start_long_answer(page, fake_server)
+    row = page.locator(".pt-conversation.pt-open")
+    identity = await row.get_attribute("data-id")
+    other = await page.context.new_page()
+    await page.locator(".pt-new").click()
+    marked = page.locator(f'.pt-conversation[data-id="{identity}"]')
+    await other.goto(f"{fake_server.url}#{identity}")
+    await stop(other)
+    await expect(marked.locator(".pt-unread")).to_be_visible()
+    await page.reload()
+    await marked.locator(".pt-conversation-open").click()
+    await expect(marked.locator(".pt-unread")).to_have_count(0)
+
+
+async def test_hostile_titles_and_file_names_stay_text(page: Page, fake_server: AppProcess) -> None:
+    fetched: list[str] = []
+    page.on("request", lambda request: fetched.append(request.url))
+    await open_page(page, fake_server)
+    width = await page.locator(".pt-sidebar").evaluate("(node) => node.scrollWidth")
+    documents: list[Any] = [open_webui() | {"title": line} for line in LINES]
+    for document, line in zip(documents, LINES, strict=True):
+        document["chat"]["history"]["messages"]["a"]["content"] = f"Rhenus {line} Rhenus"
+    await page.evaluate(drop({LINES[3]: json.dumps(documents)}))
+    await expect(page.locator(".pt-toast")).to_have_text(f"{len(LINES)} conversations imported.")
+    search = page.get_by_label("Search conversations")
+    await search.fill("rhenus")
+    await expect(page.locator(".pt-snippet").first).to_contain_text("Rhenus")
+    assert await page.locator(".pt-snippet").count() >= 60
+    assert await page.locator(".pt-list :is(img, svg svg, iframe, style, a)").count() == 0
+    assert await page.locator(".pt-sidebar").evaluate("(node) => node.scrollWidth") == width
+    heights = await page.locator(".pt-conversation").evaluate_all(
+        "(rows) => rows.map((row) => row.getBoundingClientRect().height)"
+    )
+    assert max(heights) <= 100
+    assert await page.evaluate("window.hacked") is None
+    assert [url for url in fetched if not url.startswith(fake_server.url)] == []
