@@ -17,6 +17,7 @@ from fastapi import FastAPI
 
 from api import (
     conversations,
+    defaults,
     messages,
     openai,
     operations,
@@ -60,7 +61,11 @@ def create_api(settings: Settings, engine: Engine) -> FastAPI:
     storage = Storage(settings.database_url or sqlite_url(settings.data_dir / "pageturn.db"))
     chat = ChatService(engine, storage, orphan_timeout=settings.orphan_timeout)
     context = ApiContext(
-        engine, chat, Metrics(engine), EngineTopics(engine), Rendering(StreamRenderer)
+        engine,
+        chat,
+        Metrics(engine),
+        EngineTopics(engine, chat.generations_by_request),
+        Rendering(StreamRenderer),
     )
 
     @asynccontextmanager
@@ -77,7 +82,16 @@ def create_api(settings: Settings, engine: Engine) -> FastAPI:
 
     app = FastAPI(title="Pageturn", lifespan=lifespan, openapi_url=None, redirect_slashes=False)
     app.state.context = context
-    rooms = (operations, openai, responses, transfers, conversations, messages, websocket)
+    rooms = (
+        operations,
+        openai,
+        responses,
+        transfers,
+        conversations,
+        messages,
+        defaults,
+        websocket,
+    )
     for router in (*(room.router for room in rooms), operations.leftovers):
         app.include_router(router)
     install_error_handlers(app)

@@ -54,6 +54,7 @@ class Send(ClientFrame):
     content: str
     n: int | None = None
     sampling: dict[str, Any] | None = None
+    system_prompt: str | None = None
 
 
 class Regenerate(ClientFrame):

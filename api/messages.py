@@ -13,7 +13,7 @@ router = APIRouter(prefix="/api/messages")
 @router.get("/{message_id}/tokens")
 async def show_tokens(message_id: str, request: Request) -> dict[str, list[int]]:
     """Where an answer can be cut: for each token, how many characters of `content` are there with it."""
-    tokens = await context_of(request).chat.tokens(message_id)
+    tokens = await context_of(request).chat.answers.tokens(message_id)
     return {"ends": tokens.whole_ends()}
 
 
@@ -27,3 +27,17 @@ async def delete_branch(message_id: str, request: Request) -> dict[str, Any]:
 async def restore_branch(message_id: str, request: Request) -> dict[str, Any]:
     """Show again what was hidden with a message."""
     return to_wire(await context_of(request).chat.conversations.restore_branch(message_id))
+
+
+@router.get("/{message_id}/partings")
+async def show_partings(message_id: str, request: Request) -> dict[str, Any]:
+    """Where the answers of one generation part, by tokens."""
+    return {"answers": to_wire(await context_of(request).chat.answers.partings(message_id))}
+
+
+@router.get("/{message_id}/choices")
+async def show_choices(message_id: str, request: Request, at_token: int) -> dict[str, Any]:
+    """The likeliest tokens at a place of an answer, and the one that stands there, with their probabilities."""
+    return {
+        "choices": to_wire(await context_of(request).chat.answers.choices(message_id, at_token))
+    }

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from chat.ports import Engine as ChatEngine
 from chat.ports import Stream
 from engine.chat_template import DEFAULT_OPTIONS, TemplateOptions
-from engine.stats import BlockInfo, EngineStatus, FinishedCandidate, ModelInfo, RequestInfo
+from engine.stats import BlockInfo, EngineStatus, FinishedCandidate, RequestInfo
 
 
 class Engine(ChatEngine, Protocol):
@@ -14,9 +14,6 @@ class Engine(ChatEngine, Protocol):
 
     @property
     def status(self) -> EngineStatus: ...
-
-    @property
-    def info(self) -> ModelInfo: ...
 
     def start(self) -> None: ...
 
@@ -38,7 +35,5 @@ class Engine(ChatEngine, Protocol):
     ) -> list[int]: ...
 
     async def encode(self, text: str) -> list[int]: ...
-
-    async def decode(self, token_ids: Sequence[int]) -> str: ...
 
     def embed(self, prompt_token_ids: Sequence[int]) -> Stream: ...

@@ -5,7 +5,7 @@ Each is polled once for all clients (`SharedPoll`), at the topic's own rate, and
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Generic, TypeVar
 
@@ -16,7 +16,7 @@ from engine.errors import EngineNotReadyError
 from engine.stats import BlockInfo, BlockState
 
 STATS_INTERVAL_S = 0.5
-REQUESTS_INTERVAL_S = 1.0
+REQUESTS_INTERVAL_S = 0.5
 BLOCKS_INTERVAL_S = 0.25
 OWNER_NUMBERS = 2**14 - 1
 
@@ -73,8 +73,9 @@ def _owner_number(block: BlockInfo) -> int:
 class EngineTopics:
     """The three polled topics of one engine, as frames."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, generations: Callable[[], Mapping[int, str]]) -> None:
+        """`generations` gives the ids of the running generations by the engine's ids of their requests."""
+        self._engine, self._generations = engine, generations
         self.polls: dict[str, SharedPoll[Any]] = {
             "stats": SharedPoll(self._stats, STATS_INTERVAL_S),
             "requests": SharedPoll(self._requests, REQUESTS_INTERVAL_S),
@@ -85,7 +86,9 @@ class EngineTopics:
         return frame_text("stats", {"stats": stats_document(self._engine)})
 
     async def _requests(self) -> str:
-        items = [asdict(item) for item in await self._engine.requests()]
+        requests = await self._engine.requests()
+        ids = self._generations()
+        items = [asdict(each) | {"generation_id": ids.get(each.request_id)} for each in requests]
         return frame_text("requests", {"items": items})
 
     async def _blocks(self) -> bytes:

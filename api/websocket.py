@@ -156,6 +156,16 @@ class Connection:
 
     async def _begin(self, frame: Send | Regenerate | Continue | Edit) -> Started:
         match frame:
+            case Send(system_prompt=str()) if frame.conversation_id or frame.parent_id:
+                message = "system_prompt: only for a new conversation; PATCH one that is there"
+                raise RequestError(message, param="system_prompt")
+            case Send(conversation_id=None, parent_id=None):
+                return await self._chat.start_conversation(
+                    frame.content,
+                    system_prompt=frame.system_prompt,
+                    n=frame.n,
+                    sampling=frame.sampling,
+                )
             case Send():
                 return await self._chat.send(
                     frame.content,

@@ -1,10 +1,11 @@
-"""What a person may change of a conversation: title, pinned, system_prompt, sampling."""
+"""What a person may change of a conversation: title, pinned, system_prompt, when_full, sampling."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from chat.turns import check_sampling, check_system_prompt, check_title
 from engine.errors import RequestError
+from storage.records import WHEN_FULL
 
 
 def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,6 +32,13 @@ def _system_prompt(value: object) -> str | None:
     return check_system_prompt(value, "system_prompt")
 
 
+def _when_full(value: object) -> str:
+    if value not in WHEN_FULL:
+        message = f"when_full must be {' or '.join(WHEN_FULL)}"
+        raise RequestError(message, param="when_full")
+    return str(value)
+
+
 def _sampling(value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise RequestError("sampling must be an object", param="sampling")
@@ -42,5 +50,6 @@ _CHECKS = {
     "title": _title,
     "pinned": _pinned,
     "system_prompt": _system_prompt,
+    "when_full": _when_full,
     "sampling": _sampling,
 }

@@ -104,7 +104,7 @@ class Conversations:
         )
 
     async def update(self, conversation_id: str, changes: Mapping[str, Any]) -> ConversationItem:
-        """Change any of title, pinned, system_prompt (None: the model's own), sampling. Raises RequestError."""
+        """Change any of title, pinned, system_prompt (None: the model's own), when_full, sampling. Raises RequestError."""
         await self._tasks.finish(self._update(conversation_id, checked_changes(changes)))
         return await self.item(conversation_id)
 
@@ -246,6 +246,7 @@ class Conversations:
             item.updated_at,
             item.running,
             record.system_prompt,
+            record.when_full,
             record.sampling,
             record.head_id,
             record.open_generation_id,
@@ -271,9 +272,12 @@ def _message(record: MessageRecord, tree: MessageTree) -> Message:
         role=record.role,
         content=record.content,
         status=record.status,
+        error=record.error,
         finish_reason=record.finish_reason,
         generation_id=record.generation_id,
         candidate_index=record.candidate_index,
+        model=record.model,
+        dropped_messages=record.dropped_messages,
         seed=record.seed,
         sampling=record.sampling,
         usage=record.usage,

@@ -22,12 +22,13 @@ class StartedCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A turn is stored and its generation runs."""
+    """A turn is stored and its generation runs. The oldest `dropped_messages` of its path are not in its prompt."""
 
     conversation_id: str
     user_message_id: str
     generation_id: str
     candidates: tuple[StartedCandidate, ...]
+    dropped_messages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,7 @@ class ConversationDetail:
     updated_at: datetime
     running: bool
     system_prompt: str | None
+    when_full: str
     sampling: Mapping[str, Any]
     head_id: str | None
     open_generation_id: str | None
@@ -140,9 +142,12 @@ class Message:
     role: str
     content: str
     status: str
+    error: str | None
     finish_reason: str | None
     generation_id: str | None
     candidate_index: int | None
+    model: str | None
+    dropped_messages: int | None
     seed: int | None
     sampling: Mapping[str, Any] | None
     usage: Mapping[str, Any] | None

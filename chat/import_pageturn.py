@@ -2,7 +2,7 @@
 
 from chat.fields import Fields
 from chat.turns import check_sampling, check_system_prompt, check_title
-from storage.records import ImportedConversation, ImportedMessage
+from storage.records import WHEN_FULL, ImportedConversation, ImportedMessage
 
 FORMAT, VERSION = "pageturn.conversation", 1
 _STATUSES = ("done", "stopped", "interrupted", "error", "generating")
@@ -25,6 +25,7 @@ def read_pageturn(document: Fields) -> ImportedConversation:
     return ImportedConversation(
         title=check_title(conversation.get("title"), conversation.path_of("title")),
         system_prompt=check_system_prompt(system_prompt, conversation.path_of("system_prompt")),
+        when_full=conversation.choice("when_full", (None, *WHEN_FULL)) or WHEN_FULL[0],
         sampling=sampling,
         pinned=bool(conversation.choice("pinned", (False, True))),
         head=conversation.reference("head_id", positions),
@@ -46,10 +47,13 @@ def _read_message(fields: Fields, position: int, positions: dict[str, int]) -> I
         parent=parent,
         role=fields.choice("role", _ROLES),
         content=fields.text("content"),
+        error=fields.optional_text("error"),
         status="interrupted" if status == "generating" else status,
         finish_reason=fields.choice("finish_reason", (None, "stop", "length", "abort", "error")),
         generation_id=fields.optional_text("generation_id"),
         candidate_index=fields.integer("candidate_index", 2**31),
+        model=fields.optional_text("model"),
+        dropped_messages=fields.integer("dropped_messages", 2**31),
         seed=fields.integer("seed", 2**64),
         sampling=fields.mapping("sampling"),
         usage=fields.mapping("usage"),

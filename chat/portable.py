@@ -18,7 +18,16 @@ from chat.wire import to_wire
 
 NAME_LENGTH = 60
 _ROLE_NAMES = {"user": "User", "assistant": "Assistant"}
-_KEPT = ("title", "system_prompt", "sampling", "pinned", "head_id", "created_at", "updated_at")
+_KEPT = (
+    "title",
+    "system_prompt",
+    "when_full",
+    "sampling",
+    "pinned",
+    "head_id",
+    "created_at",
+    "updated_at",
+)
 
 
 def export_document(tree: ConversationTree) -> dict[str, Any]:

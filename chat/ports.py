@@ -8,11 +8,14 @@ from typing import Any, Protocol
 from engine.detokenizer import TokenText
 from engine.outputs import EngineEvent
 from engine.sampling_params import SamplingParams
-from engine.stats import EngineStats
+from engine.stats import EngineStats, ModelInfo
 
 
 class Stream(Protocol):
     """The events of one request up to and including `RequestFinished`."""
+
+    @property
+    def request_id(self) -> int: ...
 
     def __aiter__(self) -> AsyncIterator[EngineEvent]: ...
 
@@ -26,6 +29,11 @@ class Engine(Protocol):
 
     @property
     def stats(self) -> EngineStats: ...
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    async def decode(self, token_ids: Sequence[int]) -> str: ...
 
     async def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]: ...
 

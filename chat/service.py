@@ -8,36 +8,36 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from chat.answers import Answers
 from chat.bulletin import Bulletin
 from chat.conversations import Conversations, found
-from chat.errors import ConversationBusyError, NotFoundError
+from chat.errors import NotFoundError
 from chat.events import ConversationEvent, ListEvent, Selected, Started, StartedCandidate
 from chat.generation import Generation, Subscription
 from chat.hub import GenerationHub
 from chat.ports import Clock, Engine, Stream, SystemClock
+from chat.prompts import Prompts
 from chat.sampler import EngineSampler
 from chat.tasks import Tasks
-from chat.tokens import AnswerTokens, find_tokens
+from chat.template_default import default_system_prompt
 from chat.turns import (
     DEFAULT_SAMPLING,
-    as_frame_error,
-    as_full_context,
-    candidate_seeds,
+    Turn,
     check_beginning,
     check_content,
+    check_system_prompt,
     merge_sampling,
-    prompt_messages,
+    new_answers,
     read_sampling,
     title_of,
+    with_seed,
 )
 from chat.watching import watch_conversation, watch_conversations
 from engine.errors import RequestError
-from engine.sampling_params import SamplingParams
 from storage.ids import new_id
-from storage.records import NOTHING, AnswerText, ConversationRecord, MessageRecord, NewTurn
+from storage.records import ConversationRecord, MessageRecord, NewTurn
 from storage.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -46,23 +46,8 @@ Sampling = Mapping[str, Any]
 DEFAULT_ORPHAN_TIMEOUT = 60.0
 
 
-@dataclass(frozen=True)
-class _Turn:
-    """What is asked for, once its place in a tree is known. `content` None: answers below `parent_id` only.
-
-    Answers start as `beginning`.
-    """
-
-    conversation: ConversationRecord | None
-    parent_id: str | None
-    content: str | None
-    n: int | None
-    sampling: Sampling | None
-    beginning: AnswerText = NOTHING
-
-
 class ChatService:
-    """Turns, choices and windows on them; `conversations` keeps them.
+    """Turns, choices and windows on them; `conversations` keeps them, `answers` tells of their tokens.
 
     `start` after the storage is open; `shutdown` before engine and storage end. Raises chat.errors and, from the
     engine, RequestError, EngineNotReadyError and EngineDeadError.
@@ -82,6 +67,8 @@ class ChatService:
         self._tasks = Tasks()
         self._bulletin = Bulletin()
         self._hub = GenerationHub(self._store, clock, orphan_timeout, self._bulletin.mark)
+        self._prompts = Prompts(engine, self._store)
+        self.answers = Answers(engine, self._store, self._prompts)
         self._sampler = EngineSampler(engine, storage, clock)
         self._sampling_task: asyncio.Task[None] | None = None
         self.conversations = Conversations(self._store, self._hub, self._bulletin, self._tasks)
@@ -119,6 +106,26 @@ class ChatService:
             self._send(content, conversation_id, parent_id, n, sampling)
         )
 
+    async def start_conversation(
+        self,
+        content: str,
+        *,
+        system_prompt: str | None = None,
+        n: int | None = None,
+        sampling: Sampling | None = None,
+    ) -> Started:
+        """Say the first thing in a new conversation; `system_prompt` None leaves the model's own."""
+        check_content(content)
+        turn = Turn(
+            None,
+            None,
+            content,
+            n,
+            sampling,
+            system_prompt=check_system_prompt(system_prompt, "system_prompt"),
+        )
+        return await self._tasks.finish(self._begin(turn))
+
     async def regenerate(
         self, message_id: str, *, n: int | None = None, sampling: Sampling | None = None
     ) -> Started:
@@ -147,9 +154,13 @@ class ChatService:
         """Make siblings of an answer that begin with its first `at_token` tokens (None: all) and go on from there."""
         return await self._tasks.finish(self._continue(message_id, at_token, n, sampling))
 
-    async def tokens(self, message_id: str) -> AnswerTokens:
-        """Where an answer that has ended can be cut. Raises ConversationBusyError while it is being written."""
-        return await self._tokens(await self._answer(message_id))
+    async def default_system_prompt(self) -> str | None:
+        """What the model's template says when a conversation has no system prompt."""
+        return await default_system_prompt(self._engine)
+
+    def generations_by_request(self) -> dict[int, str]:
+        """Ids of the running generations by the engine's ids of their requests."""
+        return self._hub.by_request()
 
     async def select(self, message_id: str) -> Selected:
         """Move the head to the leaf last viewed below a message; open candidates are closed by it."""
@@ -187,7 +198,7 @@ class ChatService:
         if conversation_id is None and parent_id is not None:
             conversation_id = (await self._message(parent_id, "parent_id")).conversation_id
         if conversation_id is None:
-            return await self._begin(_Turn(None, None, content, n, sampling))
+            return await self._begin(Turn(None, None, content, n, sampling))
         with self._hub.reserve(conversation_id):
             conversation = await self._conversation(conversation_id)
             if parent_id is None:
@@ -195,7 +206,7 @@ class ChatService:
             elif (await self._message(parent_id, "parent_id")).conversation_id != conversation_id:
                 message = f"message {parent_id} belongs to another conversation"
                 raise NotFoundError(message, param="parent_id")
-            return await self._begin(_Turn(conversation, parent_id, content, n, sampling))
+            return await self._begin(Turn(conversation, parent_id, content, n, sampling))
 
     async def _regenerate(
         self, message_id: str, n: int | None, sampling: Sampling | None
@@ -204,7 +215,7 @@ class ChatService:
         parent_id = message.id if message.role == "user" else message.parent_id
         with self._hub.reserve(message.conversation_id):
             conversation = await self._conversation(message.conversation_id)
-            return await self._begin(_Turn(conversation, parent_id, None, n, sampling))
+            return await self._begin(Turn(conversation, parent_id, None, n, sampling))
 
     async def _edit(
         self, message_id: str, content: str, n: int | None, sampling: Sampling | None
@@ -215,18 +226,18 @@ class ChatService:
             raise RequestError("only a user's message can be edited", param="message_id")
         with self._hub.reserve(message.conversation_id):
             conversation = await self._conversation(message.conversation_id)
-            turn = _Turn(conversation, message.parent_id, content, n, sampling)
+            turn = Turn(conversation, message.parent_id, content, n, sampling)
             return await self._begin(turn)
 
     async def _continue(
         self, message_id: str, at_token: int | None, n: int | None, sampling: Sampling | None
     ) -> Started:
-        conversation_id = (await self._answer(message_id)).conversation_id
+        conversation_id = (await self.answers.get(message_id)).conversation_id
         with self._hub.reserve(conversation_id):
             conversation = await self._conversation(conversation_id)
-            message = await self._answer(message_id)
-            beginning = (await self._tokens(message)).first(at_token)
-            turn = _Turn(conversation, message.parent_id, None, n, sampling, beginning)
+            message = await self.answers.get(message_id)
+            beginning = (await self.answers.tokens_of(message)).first(at_token)
+            turn = Turn(conversation, message.parent_id, None, n, sampling, beginning)
             return await self._begin(turn)
 
     async def _select(self, message_id: str) -> Selected:
@@ -236,22 +247,23 @@ class ChatService:
         self._bulletin.mark(message.conversation_id)
         return Selected(message.conversation_id, message_id, head_id)
 
-    async def _begin(self, turn: _Turn) -> Started:
+    async def _begin(self, turn: Turn) -> Started:
         """Check, store, start, in this order."""
         stored_sampling = turn.conversation.sampling if turn.conversation else None
         sampling = merge_sampling(DEFAULT_SAMPLING, stored_sampling, turn.sampling)
-        params = read_sampling(sampling, turn.n)
+        params = with_seed(read_sampling(sampling, turn.n))
         check_beginning(turn.beginning, params)
-        prompt = await self._checked_prompt(turn, params)
-        sampling.pop("n", None)
+        prompt = await self._prompts.checked(turn, params)
         new = NewTurn(
             conversation_id=turn.conversation.id if turn.conversation else None,
             title=title_of(turn.content or ""),
             parent_id=turn.parent_id,
             content=turn.content,
             generation_id=new_id(),
-            seeds=candidate_seeds(params),
-            sampling=sampling,
+            answers=new_answers(params, sampling),
+            model=self._engine.info.model_name,
+            dropped_messages=prompt.dropped_messages,
+            system_prompt=turn.system_prompt,
             beginning=turn.beginning,
         )
         give_back = self._engine.keep_place()
@@ -263,7 +275,7 @@ class ChatService:
 
         def open_stream() -> Stream:
             give_back()
-            return self._engine.submit(prompt, params)
+            return self._engine.submit(prompt.token_ids, params)
 
         generation = Generation(
             new.generation_id, stored.conversation_id, stored.answer_ids, turn.beginning
@@ -274,42 +286,12 @@ class ChatService:
             stored.user_message_id,
             new.generation_id,
             tuple(StartedCandidate(i, answer) for i, answer in enumerate(stored.answer_ids)),
+            prompt.dropped_messages,
         )
-
-    async def _checked_prompt(self, turn: _Turn, params: SamplingParams) -> list[int]:
-        """The prompt's token ids, when the engine can run them."""
-        path = await self._store.path(turn.parent_id) if turn.parent_id else ()
-        system_prompt = turn.conversation.system_prompt if turn.conversation else None
-        try:
-            prompt = await self._engine.render_chat(
-                prompt_messages(system_prompt, path, turn.content)
-            )
-            prompt += turn.beginning.token_ids
-            await self._engine.prepare(params)
-            self._engine.check_request(prompt, params)
-        except RequestError as error:
-            told = as_full_context(error) if turn.beginning.token_ids else error
-            param = "message_id" if turn.content is None else "content"
-            raise as_frame_error(told, param) from error
-        return prompt
 
     async def _conversation(self, conversation_id: str) -> ConversationRecord:
         with found("conversation_id"):
             return await self._store.get(conversation_id)
-
-    async def _answer(self, message_id: str) -> MessageRecord:
-        message = await self._message(message_id, "message_id")
-        if message.role != "assistant":
-            raise RequestError(
-                "only an answer has tokens; this is a user's message", param="message_id"
-            )
-        return message
-
-    async def _tokens(self, message: MessageRecord) -> AnswerTokens:
-        if message.status == "generating":
-            raise ConversationBusyError("this answer is still being written", param="message_id")
-        drawn = await self._store.token_ids(message.id)
-        return await find_tokens(self._engine, message.content, drawn)
 
     async def _message(self, message_id: str, param: str) -> MessageRecord:
         with found(param):

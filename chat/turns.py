@@ -1,7 +1,8 @@
-"""Pure pieces of a turn: its title, its sampling, its prompt."""
+"""Pure pieces of a turn: its place, its title, its sampling, its messages for the model."""
 
+import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from markdown_it import MarkdownIt
@@ -10,14 +11,36 @@ from markdown_it.token import Token
 from engine.errors import RequestError
 from engine.grammar_spec import GRAMMAR_FIELDS
 from engine.sampling_params import SamplingParams
-from storage.records import AnswerText, MessageRecord
+from storage.records import NOTHING, AnswerText, ConversationRecord, MessageRecord, NewAnswer
 
 DEFAULT_SAMPLING: Mapping[str, Any] = {"temperature": 0.8}
 TITLE_LENGTH = 48
 MAX_TITLE_LENGTH = 200
 MAX_SYSTEM_PROMPT_LENGTH = 100_000
 _MARKDOWN = MarkdownIt("commonmark", {"html": False})
+SEED_BITS = 32
 _ALIASES = {"max_completion_tokens": "max_tokens"}
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What is asked for, once its place in a tree is known. `content` None: answers below `parent_id` only.
+
+    Answers start as `beginning`. `system_prompt` is that of a conversation which the turn makes.
+    """
+
+    conversation: ConversationRecord | None
+    parent_id: str | None
+    content: str | None
+    n: int | None = None
+    sampling: Mapping[str, Any] | None = None
+    beginning: AnswerText = NOTHING
+    system_prompt: str | None = None
+
+    @property
+    def effective_system_prompt(self) -> str | None:
+        """None: the template's own."""
+        return self.conversation.system_prompt if self.conversation else self.system_prompt
 
 
 def check_text(text: str, param: str) -> None:
@@ -118,6 +141,19 @@ def check_beginning(beginning: AnswerText, params: SamplingParams) -> None:
     if params.grammar is not None and beginning.token_ids:
         param = params.grammar.param
         raise RequestError(f"{param}: an answer cannot be continued under a grammar", param=param)
+
+
+def with_seed(params: SamplingParams) -> SamplingParams:
+    """With a fresh seed where none is given, so that every answer can be had again."""
+    return params if params.seed is not None else replace(params, seed=secrets.randbits(SEED_BITS))
+
+
+def new_answers(params: SamplingParams, sampling: Mapping[str, Any]) -> tuple[NewAnswer, ...]:
+    """What is stored with each candidate: its seed, and the sampling in wire form that holds for it alone."""
+    common = {key: value for key, value in sampling.items() if key not in ("n", "temperatures")}
+    own = [{"temperature": value} for value in params.temperatures] or [{}] * params.n
+    pairs = zip(candidate_seeds(params), own, strict=True)
+    return tuple(NewAnswer(seed, common | temperature) for seed, temperature in pairs)
 
 
 def candidate_seeds(params: SamplingParams) -> tuple[int | None, ...]:

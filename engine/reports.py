@@ -34,7 +34,8 @@ def describe_request(
 ) -> RequestInfo:
     """A live request. Blocks are counted once, however many of its candidates share them."""
     live = [seq for seq in request.sequences if seq.status is not SequenceStatus.FINISHED]
-    blocks = [pool.blocks[i] for i in {i for seq in live for i in seq.block_table}]
+    held = [block_id for seq in live for block_id in seq.block_table]
+    blocks = [pool.blocks[i] for i in set(held)]
     num_shared = sum(block.ref_count > 1 for block in blocks)
     return RequestInfo(
         request_id=request.request_id,
@@ -47,6 +48,7 @@ def describe_request(
         cached_tokens=max(seq.num_cached_tokens for seq in live),
         blocks_private=len(blocks) - num_shared,
         blocks_shared=num_shared,
+        blocks_saved=len(held) - len(blocks),
         age_s=now - request.arrival_time,
     )
 

@@ -10,7 +10,7 @@ every step is limited: 16 stop strings of 4,096 characters, 1,024 entries of log
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.beam_params import BEAM_FIELDS, BeamParams, check_width, read_beams
 from engine.errors import RequestError
@@ -50,7 +50,8 @@ class SamplingParams:
     k returns the sampled token and the k best (0 to 20). A seed counts modulo 2^64. A request of lower `priority` is
     served first; other than 0 only where the engine's scheduling policy is "priority". With `beams` nothing is drawn: the n
     best of a search are returned. With a `grammar` the answer is a text of it, unless a limit or a stop string cuts it;
-    while nothing but an end may follow, `min_tokens` has no say.
+    while nothing but an end may follow, `min_tokens` has no say. `temperatures`, one for each of n, take the place of
+    `temperature`.
     """
 
     n: int = 1
@@ -73,6 +74,7 @@ class SamplingParams:
     priority: int = 0
     beams: BeamParams | None = None
     grammar: GrammarSpec | None = None
+    temperatures: tuple[float, ...] = ()
 
     @property
     def is_greedy(self) -> bool:
@@ -83,6 +85,12 @@ class SamplingParams:
     def num_sequences(self) -> int:
         """How many sequences it takes: one per candidate, or one per beam."""
         return self.n if self.beams is None else self.beams.width
+
+    def for_candidate(self, index: int) -> "SamplingParams":
+        """How one candidate is drawn."""
+        if not self.temperatures:
+            return self
+        return replace(self, temperature=self.temperatures[index], temperatures=())
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object], *, path: str = "") -> "SamplingParams":
@@ -105,6 +113,7 @@ def validate_for_model(params: SamplingParams, vocab_size: int, max_num_seqs: in
     if params.grammar is not None and params.ignore_eos:
         message = f"ignore_eos: true is not allowed; false, as {params.grammar.param} sets the end"
         raise RequestError(message, param="ignore_eos")
+    _check_temperatures(params)
     for i, token_id in enumerate(params.stop_token_ids):
         _check_token_id(token_id, vocab_size, f"stop_token_ids[{i}]")
     for token_id in params.logit_bias:
@@ -114,6 +123,15 @@ def validate_for_model(params: SamplingParams, vocab_size: int, max_num_seqs: in
         raise RequestError(message, param="n")
     if params.beams is not None:
         check_width(params.beams.width, vocab_size, max_num_seqs)
+
+
+def _check_temperatures(params: SamplingParams) -> None:
+    if params.temperatures and params.beams is not None:
+        message = "temperatures is not allowed beside use_beam_search: a search draws nothing"
+        raise RequestError(message, param="temperatures")
+    if params.temperatures and len(params.temperatures) != params.n:
+        message = f"temperatures has {len(params.temperatures)} entries; n is {params.n}, so that many are needed"
+        raise RequestError(message, param="temperatures")
 
 
 def _check_token_id(token_id: int, vocab_size: int, param: str) -> None:
@@ -157,6 +175,7 @@ class _Reader(WireFields):
             priority=self.optional_integer("priority", MIN_PRIORITY, MAX_PRIORITY) or 0,
             beams=read_beams(self, n),
             grammar=read_grammar(self.given, self.prefix),
+            temperatures=self._temperatures(),
         )
 
     def _refuse_unsupported(self) -> None:
@@ -187,6 +206,12 @@ class _Reader(WireFields):
         return tuple(
             self.short_text(f"stop[{i}]", item, MAX_STOP_LENGTH) for i, item in enumerate(items)
         )
+
+    def _temperatures(self) -> tuple[float, ...]:
+        items = self.list("temperatures", self.given.get("temperatures", []), "a list of numbers")
+        self._check_count("temperatures", len(items))
+        paths = (f"temperatures[{i}]" for i in range(len(items)))
+        return tuple(self.real(path, v, 0.0, 2.0) for path, v in zip(paths, items, strict=True))
 
     def _stop_token_ids(self) -> tuple[int, ...]:
         items = self.list("stop_token_ids", self.given.get("stop_token_ids", []), "a list of ids")

@@ -165,7 +165,7 @@ class Sequence:
         if kept is None or kept.forbidden_token_ids != forbidden_token_ids:
             kept = self._sample_request = SampleRequest(
                 self.seq_id,
-                self.request.params,
+                self.request.params.for_candidate(self.index),
                 self.seed,
                 self.request.prompt_token_ids,
                 self.output_token_ids,

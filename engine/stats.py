@@ -108,7 +108,10 @@ class BlockInfo:
 
 @dataclass(frozen=True, slots=True)
 class RequestInfo:
-    """A live request. `state`: waiting | running | preempted; `waiting_reason`: capacity | budget | None."""
+    """A live request. `state`: waiting | running | preempted; `waiting_reason`: capacity | budget | None.
+
+    `blocks_saved`: how many more blocks its candidates would hold if none were shared between them.
+    """
 
     request_id: int
     state: str
@@ -120,6 +123,7 @@ class RequestInfo:
     cached_tokens: int
     blocks_private: int
     blocks_shared: int
+    blocks_saved: int
     age_s: float
 
 

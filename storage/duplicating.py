@@ -16,7 +16,7 @@ async def duplicate(session: AsyncSession, original: Conversation) -> str:
     """A copy with the same title; an answer that is being written is `interrupted` in it. Returns its id."""
     copy = new_conversation(original.title)
     copy.system_prompt, copy.sampling = original.system_prompt, dict(original.sampling)
-    copy.owner = original.owner
+    copy.owner, copy.when_full = original.owner, original.when_full
     session.add(copy)
     await session.flush()
     query = select(*_COLUMNS).where(

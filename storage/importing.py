@@ -39,6 +39,7 @@ def _conversation_row(imported: ImportedConversation, now: datetime) -> dict[str
         "id": new_id(),
         "title": imported.title,
         "system_prompt": imported.system_prompt,
+        "when_full": imported.when_full,
         "sampling": dict(imported.sampling),
         "pinned": imported.pinned,
         "created_at": min(now, imported.created_at or now),

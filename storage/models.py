@@ -40,6 +40,7 @@ class Conversation(Base):
     id: Mapped[str] = mapped_column(_Id, primary_key=True)
     title: Mapped[str] = mapped_column(Text)
     system_prompt: Mapped[str | None] = mapped_column(Text)
+    when_full: Mapped[str] = mapped_column(String(16), server_default="stop")
     sampling: Mapped[dict[str, Any]] = mapped_column(_Json)
     head_id: Mapped[str | None] = mapped_column(_Id)
     open_generation_id: Mapped[str | None] = mapped_column(_Id)
@@ -69,9 +70,12 @@ class Message(Base):
     content: Mapped[str] = mapped_column(Text)
     token_ids: Mapped[tuple[int, ...] | None] = mapped_column(TokenIds)
     status: Mapped[str] = mapped_column(String(16))
+    error: Mapped[str | None] = mapped_column(Text)
     finish_reason: Mapped[str | None] = mapped_column(String(16))
     generation_id: Mapped[str | None] = mapped_column(_Id)
     candidate_index: Mapped[int | None]
+    model: Mapped[str | None] = mapped_column(Text)
+    dropped_messages: Mapped[int | None]
     seed: Mapped[int | None] = mapped_column(UInt64)
     sampling: Mapped[dict[str, Any] | None] = mapped_column(_Json)
     usage: Mapped[dict[str, Any] | None] = mapped_column(_Json)

@@ -6,15 +6,18 @@ from datetime import datetime
 from typing import Any
 
 Json = Mapping[str, Any]
+DROP_OLDEST = "drop_oldest"
+WHEN_FULL = ("stop", DROP_OLDEST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationRecord:
-    """A row of `conversations`."""
+    """A row of `conversations`. `when_full`, one of WHEN_FULL: what happens when a prompt does not fit."""
 
     id: str
     title: str
     system_prompt: str | None
+    when_full: str
     sampling: Json
     head_id: str | None
     open_generation_id: str | None
@@ -61,9 +64,12 @@ class MessageRecord:
     role: str
     content: str
     status: str
+    error: str | None
     finish_reason: str | None
     generation_id: str | None
     candidate_index: int | None
+    model: str | None
+    dropped_messages: int | None
     seed: int | None
     sampling: Json | None
     usage: Json | None
@@ -98,12 +104,21 @@ class TreeNode:
     generation_id: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class NewAnswer:
+    """What is known of an answer before it is drawn; `sampling` is kept with it."""
+
+    seed: int | None
+    sampling: Json
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTurn:
-    """A turn to store. `conversation_id` None makes a conversation called `title`.
+    """A turn to store. `conversation_id` None makes a conversation called `title` with `system_prompt`.
 
     With `content` a user message is made below `parent_id` and the answers below it; without, the answers go below
-    `parent_id`. One answer per entry of `seeds`, each of which starts as `beginning`. `sampling` is kept with each.
+    `parent_id`. Each of `answers` starts as `beginning`, is drawn by `model`, and was not shown the oldest
+    `dropped_messages` of its path.
     """
 
     conversation_id: str | None
@@ -111,8 +126,10 @@ class NewTurn:
     parent_id: str | None
     content: str | None
     generation_id: str
-    seeds: tuple[int | None, ...]
-    sampling: Json
+    answers: tuple[NewAnswer, ...]
+    model: str
+    dropped_messages: int = 0
+    system_prompt: str | None = None
     beginning: AnswerText = NOTHING
 
 
@@ -145,6 +162,7 @@ class AnswerEnd:
     usage: Json | None
     timings: Json | None
     kv: Json | None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,9 +173,12 @@ class ImportedMessage:
     role: str
     content: str
     status: str
+    error: str | None = None
     finish_reason: str | None = None
     generation_id: str | None = None
     candidate_index: int | None = None
+    model: str | None = None
+    dropped_messages: int | None = None
     seed: int | None = None
     sampling: Json | None = None
     usage: Json | None = None
@@ -177,6 +198,7 @@ class ImportedConversation:
     messages: tuple[ImportedMessage, ...] = field(default=())
     created_at: datetime | None = None
     updated_at: datetime | None = None
+    when_full: str = WHEN_FULL[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ async def add_turn(session: AsyncSession, turn: NewTurn) -> StoredTurn:
         raise MissingRowError("a turn without content needs the message it answers")
     answers = [
         _answer_row(turn, conversation.id, parent_id, index, now + (index + 1) * _TICK)
-        for index in range(len(turn.seeds))
+        for index in range(len(turn.answers))
     ]
     await session.execute(insert(Message), rows + answers)
     answer_ids = tuple(row["id"] for row in answers)
@@ -75,17 +75,24 @@ async def next_time(session: AsyncSession, conversation_id: str) -> datetime:
     return now if last is None else max(now, last + _TICK)
 
 
-def new_conversation(title: str) -> Conversation:
+def new_conversation(title: str, system_prompt: str | None = None) -> Conversation:
     """A conversation without messages."""
     now = datetime.now(UTC)
     return Conversation(
-        id=new_id(), title=title, sampling={}, pinned=False, created_at=now, updated_at=now
+        id=new_id(),
+        title=title,
+        system_prompt=system_prompt,
+        when_full="stop",
+        sampling={},
+        pinned=False,
+        created_at=now,
+        updated_at=now,
     )
 
 
 async def _conversation_for(session: AsyncSession, turn: NewTurn) -> Conversation:
     if turn.conversation_id is None:
-        conversation = new_conversation(turn.title)
+        conversation = new_conversation(turn.title, turn.system_prompt)
         session.add(conversation)
         await session.flush()
         return conversation
@@ -106,6 +113,8 @@ def _user_row(turn: NewTurn, conversation_id: str, now: datetime) -> dict[str, A
         "status": "done",
         "generation_id": None,
         "candidate_index": None,
+        "model": None,
+        "dropped_messages": None,
         "seed": None,
         "sampling": None,
         "created_at": now,
@@ -125,7 +134,9 @@ def _answer_row(
         "status": "generating",
         "generation_id": turn.generation_id,
         "candidate_index": index,
-        "seed": turn.seeds[index],
-        "sampling": dict(turn.sampling),
+        "model": turn.model,
+        "dropped_messages": turn.dropped_messages,
+        "seed": turn.answers[index].seed,
+        "sampling": dict(turn.answers[index].sampling),
         "created_at": now,
     }

@@ -23,6 +23,7 @@ from engine.outputs import (
     PrefillProgress,
     RequestFinished,
     TextDelta,
+    TextLogprob,
     Timings,
     Usage,
 )
@@ -95,13 +96,30 @@ class FakeStream:
                     else:
                         self.engine.generated_tokens += 1
                         piece = texts[index][position]
-                        yield TextDelta(index, piece, tuple(piece.encode()))
+                        yield TextDelta(index, piece, tuple(piece.encode()), self._logprobs(piece))
                 if not live:
                     break
                 await asyncio.sleep(self.engine.token_interval)
         finally:
             self.engine.live.pop(self.request_id, None)
         yield RequestFinished()
+
+    def _logprobs(self, piece: str) -> tuple[TextLogprob, ...]:
+        """Of one token, when asked for: the letters from a on, each half as likely as the one before it.
+
+        The drawn one is what `logit_bias` forces, else the beginning of `piece`; outside of the best it has 1/1024.
+        """
+        count = self.params.logprobs
+        if count is None:
+            return ()
+        ids = range(ord("a"), ord("a") + count)
+        best = [
+            TextLogprob(i, chr(i), -(place + 1) * math.log(2), bytes([i]))
+            for place, i in enumerate(ids)
+        ]
+        drawn = next(iter(self.params.logit_bias), piece.encode()[0])
+        logprob = best[drawn - ids[0]].logprob if drawn in ids else -10 * math.log(2)
+        return (TextLogprob(drawn, chr(drawn), logprob, bytes([drawn]), tuple(best)),)
 
     def _finish_reason(
         self, index: int, position: int, length: int, limit: int
@@ -249,7 +267,7 @@ class FakeEngine:
         """The live requests in order of arrival."""
         return tuple(
             RequestInfo(
-                i, "running", None, s.params.n, len(s.prompt), len(s.prompt), 0, 0, 2, 4, 0.0
+                i, "running", None, s.params.n, len(s.prompt), len(s.prompt), 0, 0, 2, 4, 8, 0.0
             )
             for i, s in self.live.items()
         )

@@ -46,6 +46,11 @@ async def test_patch_changes_and_refuses(running: Running) -> None:
         detail = (await http.get(path)).json()["conversation"]
         assert detail["system_prompt"] == "Be brief."
         assert detail["sampling"] == {"temperature": 0.1}
+        assert detail["when_full"] == "stop"
+        assert (await http.patch(path, json={"when_full": "drop_oldest"})).status_code == 200
+        assert (await http.get(path)).json()["conversation"]["when_full"] == "drop_oldest"
+        bad = await http.patch(path, json={"when_full": "explode"})
+        assert error_of(bad) == (400, "invalid_value", "when_full")
         bad = await http.patch(path, json={"colour": "red"})
         assert error_of(bad) == (400, "unknown_field", "colour")
         bad = await http.patch(path, json={"sampling": {"temperature": 9}})

@@ -1,4 +1,4 @@
-"""GET /api/messages/{id}/tokens: where an answer can be cut."""
+"""/api/messages: where an answer can be cut, where candidates part, what else could have been said."""
 
 from tests.api.conftest import Running, Start
 from tests.api.test_conversations import error_of
@@ -37,3 +37,24 @@ async def test_what_has_no_tokens_is_refused(start: Start) -> None:
         busy = await http.get(f"/api/messages/{answer}/tokens")
         assert error_of(busy) == (409, "conversation_busy", "message_id")
         assert (await http.post(f"/api/messages/{answer}/tokens")).status_code == 405
+
+
+async def test_candidates_are_compared(start: Start) -> None:
+    running = await start(FakeEngine(lambda prompt, index: ["b", "cd"[index]]))
+    async with running.http() as http, running.ready_socket() as client:
+        await client.send("send", content="hello", n=2)
+        started = await client.expect("started")
+        await client.until("finished")
+        first, second = (candidate["message_id"] for candidate in started["candidates"])
+        partings = await http.get(f"/api/messages/{first}/partings")
+        place = {"at_token": 1, "start": 1, "end": 2}
+        assert partings.json() == {
+            "answers": [{"message_id": first, **place}, {"message_id": second, **place}]
+        }
+        choices = (await http.get(f"/api/messages/{second}/choices?at_token=1")).json()["choices"]
+        assert [(choice["text"], choice["drawn"]) for choice in choices] == [
+            (letter, letter == "d") for letter in "abcde"
+        ]
+        refused = await http.get(f"/api/messages/{second}/choices?at_token=9")
+        assert error_of(refused) == (400, "invalid_value", "at_token")
+        assert (await http.get(f"/api/messages/{second}/choices")).status_code == 400

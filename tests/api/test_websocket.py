@@ -443,3 +443,19 @@ async def test_leaving_in_the_middle_leaves_nothing(
     assert caplog.records == []
     others = asyncio.all_tasks() - {asyncio.current_task()}
     assert [task for task in others if "api/" in str(task.get_coro())] == []
+
+
+async def test_a_system_prompt_comes_with_a_new_conversation_only(start: Start) -> None:
+    running = await start(FakeEngine())
+    async with running.ready_socket() as client:
+        await client.send("send", content="hello", system_prompt="be kind")
+        started = await client.expect("started")
+        assert started["dropped_messages"] == 0
+        await client.until("finished")
+        named = {"conversation_id": started["conversation_id"]}
+        await client.send("send", content="more", system_prompt="be rude", **named)
+        error = await client.expect("error")
+        assert (error["code"], error["param"]) == ("invalid_value", "system_prompt")
+        await client.send("send", content="more", sampling={"temperatures": [1]}, n=2, **named)
+        error = await client.expect("error")
+        assert (error["code"], error["param"]) == ("invalid_value", "sampling.temperatures")

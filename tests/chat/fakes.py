@@ -19,6 +19,8 @@ from engine.outputs import (
 from engine.sampling_params import SamplingParams
 from tests.fake_engine import FakeEngine
 
+_request_ids = itertools.count(1)
+
 
 class FakeTimer:
     """A call at `due`, unless cancelled."""
@@ -64,6 +66,7 @@ class ManualStream:
     def __init__(self, n: int) -> None:
         self._events: asyncio.Queue[EngineEvent | Exception] = asyncio.Queue()
         self._live = set(range(n))
+        self.request_id = next(_request_ids)
         self.is_closed = False
         self.is_deaf = False
 

@@ -187,7 +187,7 @@ async def test_a_crash_right_after_the_start_leaves_the_kept_text(
     await after.start()
     left = (await answers(after, first))[1]
     assert (left.content, left.status) == ("one ", "interrupted")
-    assert (await after.tokens(left.id)).ids == tuple(b"one ")
+    assert (await after.answers.tokens(left.id)).ids == tuple(b"one ")
     await after.shutdown(0.0)
 
 
@@ -218,7 +218,7 @@ async def test_a_stop_string_is_no_part_of_what_is_kept(
     engine.streams[-1].end()
     await read_to_end(chat, started.generation_id)
     answer = started.candidates[0].message_id
-    assert (await chat.tokens(answer)).ids == tuple(b"so be it")
+    assert (await chat.answers.tokens(answer)).ids == tuple(b"so be it")
     again = await chat.continue_answer(answer)
     await say(chat, engine, again, ", then")
     assert engine.prompts[-1] == "<user>hi\nso be it"
@@ -243,7 +243,7 @@ async def test_an_answer_without_ids_is_cut_as_its_text_is_encoded(
     document = await chat.conversations.export_json(first.conversation_id)
     (imported_id,) = await chat.conversations.import_document(document)
     view = await chat.conversations.view(imported_id)
-    assert (await chat.tokens(view.messages[1].id)).ids == tuple(b"one two")
+    assert (await chat.answers.tokens(view.messages[1].id)).ids == tuple(b"one two")
     started = await chat.continue_answer(view.messages[1].id, 4)
     await say(chat, engine, started, "x")
     assert engine.prompts[-1] == "<user>hi\none "
@@ -260,7 +260,7 @@ async def test_ids_that_do_not_spell_the_text_do_not_count(
     await read_to_end(chat, started.generation_id)
     answer = started.candidates[0].message_id
     assert await storage.conversations.token_ids(answer) == tuple(b"xyz!")
-    assert (await chat.tokens(answer)).ids == tuple(b"one")
+    assert (await chat.answers.tokens(answer)).ids == tuple(b"one")
 
 
 async def test_what_cannot_be_continued_is_refused_by_name_and_stores_nothing(
@@ -308,8 +308,8 @@ async def test_while_an_answer_is_written_nothing_is_continued_and_it_has_no_tok
         with pytest.raises(ConversationBusyError):
             await chat.continue_answer(message_id)
     with pytest.raises(ConversationBusyError):
-        await chat.tokens(started.candidates[0].message_id)
-    assert (await chat.tokens(answer)).ids == tuple(b"one")
+        await chat.answers.tokens(started.candidates[0].message_id)
+    assert (await chat.answers.tokens(answer)).ids == tuple(b"one")
     assert len(await answers(chat, first)) == 2
 
 

@@ -145,6 +145,61 @@ async def test_sampling_frame_over_conversation_over_default(
     }
 
 
+async def test_every_candidate_may_have_its_own_temperature(
+    chat: ChatService, engine: ManualEngine
+) -> None:
+    sampling = {"temperatures": [0, 1.5], "top_p": 0.9}
+    started = await chat.send("one", n=2, sampling=sampling)
+    await asyncio.sleep(0)
+    assert engine.params[0].temperatures == (0.0, 1.5)
+    shown = await view(chat, started)
+    assert [m.sampling for m in shown.candidates] == [
+        {"temperature": 0.0, "top_p": 0.9},
+        {"temperature": 1.5, "top_p": 0.9},
+    ]
+
+
+async def test_an_unasked_seed_is_drawn_and_kept(chat: ChatService, engine: ManualEngine) -> None:
+    started = await chat.send("one", n=2)
+    await asyncio.sleep(0)
+    first, second = (message.seed for message in (await view(chat, started)).candidates)
+    assert first == engine.params[0].seed
+    assert (first, second) == (first, (first or 0) + 1)
+    assert 0 <= (first or 0) < 2**32
+
+
+async def test_a_new_conversation_may_bring_its_system_prompt(
+    chat: ChatService, engine: ManualEngine
+) -> None:
+    started = await chat.start_conversation("hello", system_prompt="be kind")
+    await asyncio.sleep(0)
+    assert engine.prompts == ["<system>be kind\n<user>hello\n"]
+    shown = await view(chat, started)
+    assert shown.conversation.system_prompt == "be kind"
+    assert shown.messages[1].model == "fake"
+    with pytest.raises(RequestError, match="at most 100000"):
+        await chat.start_conversation("hello", system_prompt="x" * 100_001)
+
+
+async def test_a_failed_answer_keeps_its_reason(chat: ChatService, engine: ManualEngine) -> None:
+    started = await chat.send("hello")
+    await asyncio.sleep(0)
+    engine.streams[0].end(reason=FinishReason.ERROR, error="out of luck")
+    await read_to_end(chat, started.generation_id)
+    reply = (await view(chat, started)).messages[1]
+    assert (reply.status, reply.error) == ("error", "out of luck")
+
+
+async def test_running_generations_are_known_by_the_engines_ids(
+    chat: ChatService, engine: ManualEngine
+) -> None:
+    started = await chat.send("hello")
+    await asyncio.sleep(0)
+    assert chat.generations_by_request() == {engine.streams[0].request_id: started.generation_id}
+    await answer(chat, engine, started, "x")
+    assert chat.generations_by_request() == {}
+
+
 async def test_candidates_stay_open_until_one_is_picked(
     chat: ChatService, engine: ManualEngine
 ) -> None:

@@ -51,7 +51,7 @@ def test_requests_are_described_in_order_of_arrival() -> None:
     assert (first.request_id, first.state, first.waiting_reason) == (0, "running", None)
     assert (first.num_candidates, first.prompt_tokens, first.computed_tokens) == (2, 9, 10)
     assert (first.generated_tokens, first.cached_tokens) == (6, 0)
-    assert (first.blocks_private, first.blocks_shared) == (2, 2)
+    assert (first.blocks_private, first.blocks_shared, first.blocks_saved) == (2, 2, 2)
     assert first.age_s >= 0
     assert (second.request_id, second.state, second.num_candidates) == (1, "waiting", 1)
-    assert (second.blocks_private, second.blocks_shared) == (0, 0)
+    assert (second.blocks_private, second.blocks_shared, second.blocks_saved) == (0, 0, 0)

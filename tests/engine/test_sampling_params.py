@@ -289,3 +289,20 @@ def test_what_only_the_model_can_tell(params: SamplingParams, param: str) -> Non
     assert caught.value.param == param
     mended = replace(params, ignore_eos=False, beams=None)
     validate_for_model(mended, vocab_size=11, max_num_seqs=5)
+
+
+def test_temperatures_are_one_for_each_candidate() -> None:
+    params = SamplingParams.from_mapping({"n": 2, "temperatures": [0, 1.5]})
+    assert params.temperatures == (0.0, 1.5)
+    validate_for_model(params, 10, 4)
+    with pytest.raises(RequestError, match="temperatures has 2 entries; n is 3") as refused:
+        validate_for_model(replace(params, n=3), 10, 4)
+    assert refused.value.param == "temperatures"
+    with pytest.raises(RequestError, match=r"temperatures\[1\]") as refused:
+        SamplingParams.from_mapping({"temperatures": [1, 2.5]}, path="sampling")
+    assert refused.value.param == "sampling.temperatures[1]"
+    beams = SamplingParams.from_mapping(
+        {"n": 2, "temperatures": [0, 0], "use_beam_search": True, "temperature": 0}
+    )
+    with pytest.raises(RequestError, match="use_beam_search"):
+        validate_for_model(beams, 10, 4)

@@ -23,6 +23,17 @@ def test_seed_of_a_candidate_is_the_seed_plus_its_index_in_64_bits(
     assert make_sequence(index, seed=seed).seed == expected
 
 
+def test_a_candidate_is_drawn_at_its_own_temperature() -> None:
+    drawn = [
+        make_sequence(index, n=3, temperatures=(0.0, 0.5, 1.5)).sample_request().params
+        for index in range(3)
+    ]
+    assert [params.temperature for params in drawn] == [0.0, 0.5, 1.5]
+    assert [params.is_greedy for params in drawn] == [True, False, False]
+    shared = make_sequence(1, n=3, temperature=0.7)
+    assert shared.sample_request().params is shared.request.params
+
+
 def test_tokens_are_prompt_then_output() -> None:
     seq = make_sequence()
     seq.append(50, 1.0)

@@ -26,7 +26,7 @@ DONE = AnswerEnd(
 
 async def test_a_turn_makes_conversation_message_and_generating_answers(storage: Storage) -> None:
     turn = await storage.conversations.add_turn(
-        new_turn("hi", title="Greeting", seeds=(2**64 - 1, 0), sampling={"top_p": 0.5})
+        new_turn("hi", title="Greeting", seeds=(2**64 - 1, 0), model="m", dropped_messages=2)
     )
     record, tree, messages = await storage.conversations.messages(turn.conversation_id)
     assert (record.title, record.head_id) == ("Greeting", turn.answer_ids[0])
@@ -39,9 +39,11 @@ async def test_a_turn_makes_conversation_message_and_generating_answers(storage:
         "done",
     )
     assert [(a.id, a.status, a.candidate_index, a.seed, a.sampling) for a in answers] == [
-        (turn.answer_ids[0], "generating", 0, 2**64 - 1, {"top_p": 0.5}),
-        (turn.answer_ids[1], "generating", 1, 0, {"top_p": 0.5}),
+        (turn.answer_ids[0], "generating", 0, 2**64 - 1, {"temperature": 0.8}),
+        (turn.answer_ids[1], "generating", 1, 0, {"temperature": 0.8}),
     ]
+    assert [(a.model, a.dropped_messages) for a in messages] == [(None, None), ("m", 2), ("m", 2)]
+    assert (record.system_prompt, record.when_full) == (None, "stop")
     assert tree.siblings(turn.answer_ids[1]) == turn.answer_ids
     assert user.created_at.tzinfo is UTC
     assert abs((datetime.now(UTC) - user.created_at).total_seconds()) < 60
