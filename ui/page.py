@@ -77,29 +77,53 @@ def _island(name: str, script: str) -> gr.HTML:
 
 
 def _settings(page: gr.Blocks) -> None:
-    """Defaults of this browser, kept in its localStorage; the island below belongs to the open conversation."""
+    """Defaults of this browser, kept in its localStorage; a conversation's own settings have a dialog in the chat."""
     with gr.Column(elem_classes="pt-settings"):
         gr.Markdown("## New answers")
-        temperature = gr.Slider(
-            0, 2, 0.8, step=0.05, label="Temperature", info="0 always takes the likeliest word"
-        )
-        top_p = gr.Slider(
-            0.05, 1, 1, step=0.05, label="Top p", info="draw from the likeliest words only"
-        )
-        max_tokens = gr.Slider(
-            16, 4096, 1024, step=16, label="Longest answer", info="in tokens, as far as it fits"
-        )
+        gr.Markdown("Kept in this browser, for every conversation that says nothing else.")
+        with gr.Row(elem_classes="pt-preset-row"):
+            presets = [gr.Button(name, size="sm") for name in ("Precise", "Balanced", "Creative")]
+        controls = [*_sampling_controls(), *_text_controls()]
         reset = gr.Button("Back to the defaults", size="sm", elem_classes="pt-reset")
-        gr.Markdown("## This conversation")
-        _island("system_prompt", "settings.systemPrompt")
         gr.Markdown("## Appearance")
         theme = gr.Radio(["System", "Light", "Dark"], value="System", label="Theme")
-    sliders = [temperature, top_p, max_tokens]
-    for slider in sliders:
-        slider.change(None, sliders, None, js="(...values) => Pageturn.settings.save(...values)")
+    for control in controls:
+        control.change(None, controls, None, js="(...values) => Pageturn.settings.save(...values)")
+    for preset in presets:
+        use = f"() => Pageturn.settings.usePreset({json.dumps(preset.value)})"
+        preset.click(None, None, controls, js=use)
     theme.change(None, [theme], None, js="(value) => Pageturn.settings.setTheme(value)")
-    reset.click(None, None, sliders, js="() => Pageturn.settings.reset()")
-    page.load(None, None, [*sliders, theme], js=f"async () => (await {_READY}).settings.load()")
+    reset.click(None, None, controls, js="() => Pageturn.settings.reset()")
+    page.load(None, None, [*controls, theme], js=f"async () => (await {_READY}).settings.load()")
+
+
+def _sampling_controls() -> list[gr.Slider]:
+    """In the order of `DEFAULTS` in ui/static/settings.js."""
+    return [
+        gr.Slider(
+            0, 2, 0.8, step=0.05, label="Temperature", info="0 always takes the likeliest word"
+        ),
+        gr.Slider(0, 1, 1, step=0.05, label="Top p", info="draw from the likeliest words only"),
+        gr.Slider(0, 200, 0, step=1, label="Top k", info="so many words at most; 0 is off"),
+        gr.Slider(0, 1, 0, step=0.01, label="Min p", info="no word below this share of the best"),
+        gr.Slider(0.5, 2, 1, step=0.05, label="Repetition penalty", info="1 is off"),
+        gr.Slider(
+            16, 4096, 1024, step=16, label="Longest answer", info="in tokens, as far as it fits"
+        ),
+        gr.Slider(1, 8, 1, step=1, label="Answers", info="for each message"),
+    ]
+
+
+def _text_controls() -> list[gr.Textbox]:
+    """They follow the sliders in `DEFAULTS`."""
+    return [
+        gr.Textbox(lines=2, label="Stop strings", info="one a line; an answer ends before them"),
+        gr.Textbox(
+            lines=3,
+            label="System prompt of new chats",
+            info="empty: what the model's template says",
+        ),
+    ]
 
 
 def _head() -> str:

@@ -9,11 +9,20 @@ SCRIPTS = (
     "core.js",
     "socket.js",
     "menu.js",
+    "dialog.js",
     "settings.js",
     "live.js",
+    "places.js",
+    "facts.js",
+    "several.js",
     "messages.js",
+    "compare.js",
+    "card.js",
     "candidates.js",
     "from_here.js",
+    "conversation_settings.js",
+    "context_meter.js",
+    "shortcuts.js",
     "composer.js",
     "banner.js",
     "unread.js",
@@ -27,7 +36,7 @@ SCRIPTS = (
     "dashboard.js",
     "start.js",
 )
-STYLES = ("page.css", "chat.css", "dashboard.css")
+STYLES = ("page.css", "chat.css", "popups.css", "dashboard.css")
 
 
 def address_of(name: str) -> str:

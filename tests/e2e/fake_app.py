@@ -1,7 +1,7 @@
 """The whole app around the scripted engine, as a process: `python -m tests.e2e.fake_app --port N --data-dir FOLDER`.
 
 Takes the app's own options. What is answered depends on the last user message: "long" gives 400 words, "hostile" text
-that tries to become a script, "markdown" a table, code and maths; anything else twelve words.
+that tries to become a script, "markdown" a table, code and maths, "stumble" a failure the first time; anything else twelve words.
 """
 
 import sys
@@ -24,6 +24,9 @@ MARKDOWN = (
 )
 
 
+_stumbled: set[str] = set()
+
+
 def script(prompt: Sequence[int], index: int) -> list[str]:
     """The answer in pieces; candidates differ."""
     text = bytes(prompt).decode(errors="replace")
@@ -32,6 +35,9 @@ def script(prompt: Sequence[int], index: int) -> list[str]:
         return [HOSTILE]
     if "markdown" in question:
         return [MARKDOWN[i : i + 5] for i in range(0, len(MARKDOWN), 5)]
+    if "stumble" in question and question not in _stumbled:
+        _stumbled.add(question)
+        raise RuntimeError("the scripted engine has stumbled")
     count = 400 if "long" in question else 12
     return [f"answer{index}-{number} " for number in range(count)]
 

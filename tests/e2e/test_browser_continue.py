@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import ElementHandle, Page, expect
 
 from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import open_page, send, start_long_answer, stop, stop_button, text_grows
@@ -24,9 +24,9 @@ SELECT = """([prose, words]) => {
 }"""
 
 
-async def select_words(page: Page, words: str) -> None:
-    """Select `words` in the last answer."""
-    prose = await page.locator(".pt-assistant .pt-prose").last.element_handle()
+async def select_words(page: Page, words: str, prose: ElementHandle | None = None) -> None:
+    """Select `words` in `prose`, else in the last answer."""
+    prose = prose or await page.locator(".pt-assistant .pt-prose").last.element_handle()
     await page.evaluate(SELECT, [prose, words])
 
 
@@ -127,7 +127,7 @@ async def test_places_in_sources(page: Page, fake_server: AppProcess) -> None:
     for source, shown, words, kept in PLACES:
         count = shown.index(words) + len(words)
         found = await page.evaluate(
-            "([source, shown, head]) => source.slice(0, Pageturn.fromHere.placeInSource(source, shown, head.length))",
+            "([source, shown, head]) => source.slice(0, Pageturn.places.placeInSource(source, shown, head.length))",
             [source, shown, shown[:count]],
         )
         assert found == kept, source

@@ -59,15 +59,21 @@ async def test_what_kept_a_message_back_is_said_until_it_is_over(
     box = page.get_by_label("Message", exact=True)
     await box.fill("hello")
     await box.press("Enter")
-    await expect(status).to_have_text("The model is still loading. Your text is kept.")
-    say(end, READY)
+    waiting = page.locator(".pt-pending")
+    await expect(waiting).to_contain_text("Will be sent when the model is ready.")
+    await box.fill("more")
+    await box.press("Enter")
+    await expect(status).to_have_text("Your last message waits for the model.")
+    await waiting.get_by_role("button", name="Edit").click()
+    await expect(box).to_have_value("hello\nmore")
     await expect(status).to_have_text("")
+    say(end, READY)
     await end.close()
     await box.press("Enter")
     await expect(status).to_have_text("No connection to the server. Your text is kept.")
     say(await ends.get(), READY)
     await expect(status).to_have_text("")
-    await expect(box).to_have_value("hello")
+    await expect(box).to_have_value("hello\nmore")
 
 
 async def test_an_answer_cut_by_the_length_limit_is_not_called_complete(
@@ -80,3 +86,21 @@ async def test_an_answer_cut_by_the_length_limit_is_not_called_complete(
         "The length limit was reached here."
     )
     await expect(page.locator(".pt-status")).to_have_text("The answer reached the length limit.")
+
+
+async def test_a_message_written_while_the_model_loads_is_sent_by_itself(
+    page: Page, fake_server: AppProcess
+) -> None:
+    ends = await open_loading(page, fake_server)
+    end = await ends.get()
+    sent: asyncio.Queue[dict] = asyncio.Queue()
+    end.on_message(lambda text: sent.put_nowait(json.loads(text)))
+    say(end, LOADING)
+    await expect(page.locator(".pt-banner")).to_contain_text("compiling")
+    await send(page, "hello")
+    await expect(page.locator(".pt-pending")).to_contain_text("Will be sent")
+    say(end, READY)
+    while (frame := await asyncio.wait_for(sent.get(), 10))["type"] != "send":
+        pass
+    assert frame["content"] == "hello"
+    await expect(page.locator(".pt-pending")).not_to_contain_text("Will be sent")

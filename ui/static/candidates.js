@@ -1,80 +1,40 @@
-// Open candidates: cards side by side, or swiped on a phone. One is picked with its button or the keys 1, 2, 3.
+// Open candidates: cards side by side, or swiped on a phone. One is picked with its button or the keys 1, 2, 3; the one
+// that was last touched, focused or swiped to is the one that a new message continues.
 "use strict";
 
 (function (P) {
   const { h } = P;
 
-  class Card {
-    constructor(message, actions) {
-      this.actions = actions;
-      this.prose = new P.Prose();
-      this.wait = h("div", { class: "pt-wait" });
-      this.stats = h("span", { class: "pt-meta" });
-      this.stop = P.iconButton("stop", `Stop answer ${message.candidate_index + 1}`, () => actions.stop(this.message.candidate_index));
-      this.blocks = h("p", { class: "pt-blocks" });
-      this.note = h("p", { class: "pt-note" });
-      this.use = P.button("check", "Use this", () => actions.pick(this.message), { class: "pt-button pt-primary pt-use" });
-      const head = h("header", {}, h("h3", {}, `Answer ${message.candidate_index + 1}`), this.stats, this.stop);
-      const body = h("div", { class: "pt-card-body", tabindex: 0, role: "group", "aria-label": `Text of answer ${message.candidate_index + 1}` }, this.prose.node, this.wait);
-      const foot = h("footer", {}, this.note, this.blocks, this.use);
-      this.node = h("article", { class: "pt-card", "data-id": message.id }, head, body, foot);
-      this.body = body;
-      body.addEventListener("scroll", () => (this.follows = this.atEnd()));
-      this.follows = true;
-      this.use.append(h("kbd", {}, String(message.candidate_index + 1)));
-      this.update(message, 1);
-    }
-
-    atEnd() {
-      return this.body.scrollHeight - this.body.scrollTop - this.body.clientHeight < 40;
-    }
-
-    update(message, count) {
-      this.message = message;
-      const generating = message.status === "generating";
-      this.node.dataset.status = message.status;
-      this.node.setAttribute("aria-label", `Answer ${message.candidate_index + 1} of ${count}`);
-      this.stop.hidden = !generating;
-      P.setText(this.stats, generating ? "" : P.usageLine({ ...message, timings: { ...message.timings, ttft_ms: 0 } }));
-      P.setText(this.blocks, [P.finishLabel(message.finish_reason), P.blocksLine(message.kv)].filter(Boolean).join(" · "));
-      const note = P.endNote(message);
-      P.setText(this.note, note && ["error", "interrupted"].includes(message.status) ? note.text : "");
-      if (!generating || this.prose.isEmpty) this.prose.set(message.html, "");
-      if (!generating) this.wait.replaceChildren();
-    }
-
-    // For who has followed the end; nobody who reads elsewhere is moved.
-    toBeginning() {
-      if (this.follows) this.body.scrollTop = 0;
-    }
-
-    setLive(part, progress) {
-      this.prose.set(part.html, part.tail);
-      this.wait.replaceChildren(...(part.waits || this.prose.isEmpty ? [P.progressNode(progress)] : []));
-      if (this.follows) this.body.scrollTop = this.body.scrollHeight;
-    }
-  }
+  // "shared 62 blocks · private 39 · saved 124 (55%)"; docs/protocol.md has the formula.
+  P.savingsLine = function ({ blocks_shared: shared, blocks_private: own, blocks_saved: saved }) {
+    const share = Math.round((100 * saved) / Math.max(shared + own + saved, 1));
+    return `shared ${P.plural(shared, "block")} · private ${P.number(own)} · saved ${P.number(saved)} (${share}%)`;
+  };
 
   P.CandidatesView = class {
-    // `actions`: pick(message), stop(index).
+    // `actions`: pick(message), stop(index), goOn(message, place), regenerate(message, {n}).
     constructor(actions) {
-      this.actions = actions;
+      this.actions = { ...actions, focus: (message) => this.setFocus(message.id) };
       this.cards = new Map();
       this.running = false;
+      this.focusId = null;
+      // The moment when most was saved.
+      this.best = null;
       this.row = h("div", { class: "pt-cards" });
       this.dots = h("div", { class: "pt-dots", "aria-hidden": "true" });
-      this.memory = h("p", { class: "pt-hint" });
+      this.memory = h("p", { class: "pt-hint pt-savings" });
       this.hint = h("p", { class: "pt-hint" });
-      this.node = h("section", { class: "pt-candidates", "aria-label": "Answers to choose from" }, this.row, this.dots, this.memory, this.hint);
-      this.row.addEventListener("scroll", () => this.markDot(), { passive: true });
+      this.compare = new P.Compare(() => this.inOrder());
+      this.node = h("section", { class: "pt-candidates", "aria-label": "Answers to choose from" }, this.row, this.dots, this.memory, this.hint, this.compare.button);
+      this.row.addEventListener("scroll", () => this.onSwipe(), { passive: true });
+      this.row.addEventListener("keydown", (event) => this.onKey(event));
     }
 
     update(messages, headId) {
       for (const message of messages) {
-        if (!this.cards.has(message.id)) this.cards.set(message.id, new Card(message, this.actions));
+        if (!this.cards.has(message.id)) this.cards.set(message.id, new P.Card(message, this.actions));
         const card = this.cards.get(message.id);
         card.update(message, messages.length);
-        card.node.classList.toggle("pt-current", message.id === headId);
         if (card.node.parentNode !== this.row) this.row.append(card.node);
       }
       const ids = new Set(messages.map((message) => message.id));
@@ -83,24 +43,39 @@
         card.node.remove();
         this.cards.delete(id);
       }
+      const running = messages.some((message) => message.status === "generating");
       this.dots.replaceChildren(...messages.map(() => h("i")));
       this.markDot();
-      this.watchEnd(messages.some((message) => message.status === "generating"));
-      const head = messages.find((message) => message.id === headId);
-      const keys = h("span", { class: "pt-by-key" }, `Press 1–${messages.length} to pick. `);
-      this.hint.replaceChildren(...(head ? [keys, `A new message continues answer ${head.candidate_index + 1}.`] : []));
+      this.watchEnd(running);
+      this.compare.update(!running && messages.filter((message) => message.content).length > 1);
+      this.setFocus(ids.has(this.focusId) ? this.focusId : (ids.has(headId) ? headId : messages[0].id));
+    }
+
+    setFocus(id) {
+      this.focusId = id;
+      for (const [each, card] of this.cards) card.setCurrent(each === id);
+      const { candidate_index: index } = this.cards.get(id).message;
+      const keys = h("span", { class: "pt-by-key" }, `Press 1–${this.cards.size} to pick. `);
+      this.hint.replaceChildren(keys, `A new message continues answer ${index + 1}.`);
+    }
+
+    inOrder() {
+      return [...this.cards.values()].sort((a, b) => a.message.candidate_index - b.message.candidate_index);
     }
 
     // Once all are written they are there to be compared, each from its first line.
     watchEnd(running) {
-      if (!running) P.setText(this.memory, "");
-      if (this.running && !running) for (const card of this.cards.values()) card.toBeginning();
+      if (this.running && !running) {
+        for (const card of this.cards.values()) card.toBeginning();
+        if (this.best) P.setText(this.memory, `At most: ${P.savingsLine(this.best)}`);
+      }
       this.running = running;
     }
 
     // What the engine holds for these answers now; `request` is an item of the topic `requests`.
     setLive(request) {
-      P.setText(this.memory, `${P.plural(request.generated_tokens, "token")} so far · shared ${P.plural(request.blocks_shared, "block")} · private ${request.blocks_private}`);
+      if (request.blocks_saved >= (this.best?.blocks_saved ?? 1)) this.best = request;
+      P.setText(this.memory, `${P.plural(request.generated_tokens, "token")} so far · ${P.savingsLine(request)}`);
     }
 
     card(index) {
@@ -114,9 +89,29 @@
       return Boolean(card);
     }
 
-    markDot() {
+    onKey(event) {
+      const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      const cards = this.inOrder();
+      const at = cards.findIndex((card) => card.body === event.target);
+      if (!by || at < 0 || !cards[at + by]) return;
+      event.preventDefault();
+      cards[at + by].body.focus();
+    }
+
+    shownIndex() {
       const step = this.row.scrollWidth / Math.max(this.cards.size, 1);
-      const shown = step ? Math.min(Math.round(this.row.scrollLeft / step), this.cards.size - 1) : 0;
+      return step ? Math.min(Math.round(this.row.scrollLeft / step), this.cards.size - 1) : 0;
+    }
+
+    // Where cards do not stand side by side, the one in sight is the one that is meant.
+    onSwipe() {
+      this.markDot();
+      const shown = this.inOrder()[this.shownIndex()];
+      if (this.row.scrollWidth > this.row.clientWidth && shown) this.setFocus(shown.message.id);
+    }
+
+    markDot() {
+      const shown = this.shownIndex();
       [...this.dots.children].forEach((dot, index) => dot.classList.toggle("pt-on", index === shown));
     }
   };

@@ -6,7 +6,7 @@
   const PASSING = ["loading", "disconnected"];
   const WAIT = "Wait for the answer, or stop it with Esc.";
   // `open`: the conversation's id; `view`: its last `conversation` frame; `generation`: the running one's id;
-  // `pending`: a message on its way, {text, n, conversation_id, after, error}.
+  // `pending`: a message on its way, {text, wish, parent_id, waits, conversation_id, after, error}.
   const state = { open: null, view: null, generation: null, pending: null };
   let transcript = null;
   let root;
@@ -19,10 +19,17 @@
 
   // Why nothing can be sent now, or null.
   function refusal() {
-    if (socket.state.phase === "loading") return "The model is still loading. Your text is kept.";
+    if (state.pending?.waits) return "Your last message waits for the model.";
+    if (socket.state.phase === "loading") return "The model is still loading.";
     if (socket.state.phase !== "ready") return "No connection to the server. Your text is kept.";
     if (state.pending && !state.pending.error) return "Your last message is still on its way.";
     return isBusy() ? WAIT : null;
+  }
+
+  // The same for a new message, which may wait for the model.
+  function sendRefusal() {
+    const waits = socket.state.phase === "loading" && !state.pending;
+    return waits ? null : refusal();
   }
 
   // A failure for want of a ready server is over when there is one.
@@ -62,10 +69,11 @@
 
   // --- actions -----------------------------------------------------------------------------------
 
-  // Sends a frame that starts a generation; resolves with `started`.
-  async function begin(frame) {
-    const sampling = P.settings.sampling();
+  // Sends a frame that starts a generation; resolves with `started`. `wish`: {n, temperatures?}.
+  async function begin(frame, { n, temperatures }) {
+    const sampling = { ...P.settings.sampling(), ...(temperatures ? { temperatures } : {}) };
     if (Object.keys(sampling).length) frame.sampling = sampling;
+    if (n > 1 || P.settings.count() > 1) frame.n = n;
     P.say("");
     const started = await socket.request(frame).catch((error) => {
       showIfDead(error);
@@ -75,23 +83,42 @@
     return started;
   }
 
-  async function submit(text, n) {
-    const pending = { text, n, conversation_id: state.open, after: lastUserMessage()?.id, error: null };
+  // While the model loads a message waits for it.
+  function submit(text, wish) {
+    const waits = socket.state.phase === "loading";
+    const parent_id = transcript.candidates?.focusId;
+    const pending = { text, wish, parent_id, waits, conversation_id: state.open, after: lastUserMessage()?.id, error: null };
     state.pending = pending;
     draw();
     transcript.stick();
+    if (!waits) deliver(pending);
+  }
+
+  async function deliver(pending) {
+    const { text, wish, parent_id, conversation_id } = pending;
     const frame = { type: "send", content: text };
-    if (state.open) frame.conversation_id = state.open;
-    if (n > 1) frame.n = n;
+    if (conversation_id) frame.conversation_id = conversation_id;
+    else if (P.settings.systemPrompt()) frame.system_prompt = P.settings.systemPrompt();
+    if (parent_id) frame.parent_id = parent_id;
+    pending.waits = false;
+    draw();
     try {
-      const started = await begin(frame);
-      P.composer.saveDraft(pending.conversation_id, "");
+      const started = await begin(frame, wish);
+      P.composer.saveDraft(conversation_id, "");
       pending.conversation_id = started.conversation_id;
+      if (!conversation_id) keepNewSettings(started.conversation_id);
       if (state.pending === pending && state.open === null) openStarted(started);
       P.composer.refresh();
     } catch (error) {
       refuse(pending, error);
     }
+  }
+
+  // What was set for a new chat and its first frame could not bring.
+  function keepNewSettings(id) {
+    const changes = P.settings.takeNewChat();
+    if (!Object.keys(changes).length) return;
+    P.api("PATCH", `conversations/${id}`, changes).catch((error) => P.failureToast(`Settings not kept: ${error.message}`));
   }
 
   // The conversation that a first message has made.
@@ -118,21 +145,43 @@
   function retry() {
     const reason = refusal();
     if (reason) P.sayObstacle(reason);
-    else submit(state.pending.text, state.pending.n);
+    else submit(state.pending.text, state.pending.wish);
+  }
+
+  // For a message that does not fit: from now on the oldest turns are left out of the prompts.
+  async function dropOldest(again) {
+    try {
+      await P.settings.change({ when_full: "drop_oldest" });
+      again();
+    } catch (error) {
+      P.failureToast(`Not changed: ${error.message}`);
+    }
+  }
+
+  async function useSeed(seed) {
+    const { sampling } = P.settings.current();
+    try {
+      await P.settings.change({ sampling: { ...sampling, seed } });
+      P.toast(`Seed ${seed} is used for the next answers`, "Undo", () => P.settings.change({ sampling }));
+    } catch (error) {
+      P.failureToast(`Not set: ${error.message}`);
+    }
   }
 
   // For `regenerate`, `continue` and `edit`; resolves with whether it has begun.
-  async function startFrom(frame) {
+  async function startFrom(frame, wish) {
     const reason = refusal();
     if (reason) {
       P.sayObstacle(reason);
       return false;
     }
     try {
-      await begin(frame);
+      await begin(frame, wish);
     } catch (error) {
+      const again = () => startFrom(frame, wish);
       sayFailure(error);
-      P.toast(error.message, "Retry", () => startFrom(frame));
+      if (isTooLong(error)) P.toast(P.errorText(error), "Leave out the oldest turns", () => dropOldest(again));
+      else P.toast(error.message, "Retry", again);
       return false;
     }
     transcript.stick();
@@ -140,15 +189,14 @@
     return true;
   }
 
-  function regenerate(message, n) {
-    const frame = { type: "regenerate", message_id: message.id };
-    return startFrom(n > 1 ? { ...frame, n } : frame);
-  }
+  const isTooLong = ({ code }) => code === "context_length_exceeded" && state.view?.conversation.when_full === "stop";
+
+  const regenerate = (message, wish) => startFrom({ type: "regenerate", message_id: message.id }, wish);
 
   // `place`: {at_token, n}; without a token the whole answer is kept.
-  const goOn = (message, place) => startFrom({ type: "continue", message_id: message.id, ...place });
+  const goOn = (message, { n = 1, ...place }) => startFrom({ type: "continue", message_id: message.id, ...place }, { n });
 
-  const edit = (message, content) => startFrom({ type: "edit", message_id: message.id, content });
+  const edit = (message, content) => startFrom({ type: "edit", message_id: message.id, content }, { n: 1 });
 
   async function select(messageId, from) {
     if (isBusy() && !transcript.candidates) {
@@ -182,8 +230,10 @@
 
   function onConversation(frame) {
     if (frame.conversation.id !== state.open) return;
+    const settings = JSON.stringify([state.view?.conversation.sampling, state.view?.conversation.system_prompt]);
     state.view = frame;
     state.generation = frame.generation_id;
+    if (settings !== JSON.stringify([frame.conversation.sampling, frame.conversation.system_prompt])) document.dispatchEvent(new Event("pageturn:settings"));
     const { pending } = state;
     const last = lastUserMessage();
     if (pending && last?.content === pending.text && last.id !== pending.after) {
@@ -220,7 +270,7 @@
 
   function onCandidate(frame) {
     live.candidate(frame);
-    if (frame.finish_reason === "abort") P.say(["Stopped", receipt(frame.generation_id)].filter(Boolean).join(" · "));
+    if (frame.finish_reason === "abort") P.say(["Stopped", live.receipt(frame.generation_id)].filter(Boolean).join(" · "));
     const status = { abort: "stopped", error: "error" }[frame.finish_reason] || "done";
     const { html } = live.part(live.get(frame.generation_id), frame.index);
     const { finish_reason, usage, timings, kv, error } = frame;
@@ -231,32 +281,13 @@
     draw();
   }
 
-  // The receipt of a stop: of the whole generation so far, since its candidates end one by one.
-  function receipt(generationId) {
-    const ended = [...live.get(generationId).parts.values()].map((part) => part.ended);
-    const kvs = ended.filter((end) => end?.finish_reason === "abort" && end.kv).map((end) => end.kv);
-    if (!kvs.length) return "";
-    const sum = (key) => kvs.reduce((total, kv) => total + kv[key], 0);
-    return P.receiptLine({ blocks_released: sum("blocks_released"), release_ms: sum("release_ms") });
-  }
-
   function onFinished(frame) {
-    const reasons = [...live.get(frame.generation_id).parts.values()].map((part) => part.ended?.finish_reason);
+    const reasons = live.reasons(frame.generation_id);
     live.forget(frame.generation_id);
     if (frame.generation_id !== state.generation) return;
     state.generation = null;
     draw();
-    if (!reasons.includes("abort")) P.say(endLine(reasons));
-  }
-
-  // How a generation that nobody stopped has ended.
-  function endLine(reasons) {
-    const several = reasons.length > 1;
-    const count = (reason) => reasons.filter((other) => other === reason).length;
-    const [failed, cut] = [count("error"), count("length")];
-    if (failed) return several ? `${failed} of ${reasons.length} answers failed.` : "The answer failed.";
-    if (cut) return several ? `${cut} of ${reasons.length} answers reached the length limit.` : "The answer reached the length limit.";
-    return several ? "All answers are complete." : "The answer is complete.";
+    if (!reasons.includes("abort")) P.say(live.endLine(reasons));
   }
 
   function onError(frame) {
@@ -268,7 +299,7 @@
     if (code === "engine_dead") P.banner.show("The engine has stopped. You can read your conversations; the server must be started again to answer.");
   }
 
-  // While candidates stream, the engine's own numbers are shown beside them: ours, when no other request is live.
+  // While candidates stream, what the engine holds for them is shown beside them.
   function watchRequests(wanted) {
     if (wanted === watchingRequests) return;
     watchingRequests = wanted;
@@ -277,31 +308,42 @@
   }
 
   function onRequests(frame) {
-    if (watchingRequests && frame.items.length === 1) transcript?.candidates?.setLive(frame.items[0]);
+    const own = frame.items.find((item) => item.generation_id === state.generation);
+    if (own && watchingRequests) transcript?.candidates?.setLive(own);
   }
 
   // --- keys, mounting -----------------------------------------------------------------------------
 
-  function onState(state) {
-    P.banner.showState(state);
+  function onState(socketState) {
+    P.banner.showState(socketState);
+    if (socketState.phase === "ready" && state.pending?.waits) deliver(state.pending);
     P.composer.refresh();
   }
 
+  // Returns whether the key means something.
+  function onPlainKey(key) {
+    if (key === "?") P.shortcuts.open();
+    else if (key === "/") P.composer.focus();
+    else return false;
+    return true;
+  }
+
   function onKey(event) {
-    if (event.defaultPrevented || !root?.offsetParent) return;
+    if (event.defaultPrevented || !root?.offsetParent || P.isDialogOpen()) return;
     if (event.key === "Escape" && isBusy()) stop();
     const typing = event.target.closest?.("input, textarea, [contenteditable]") && !P.composer.isEmptyBox(event.target);
     const plain = !typing && !event.ctrlKey && !event.metaKey && !event.altKey && !event.isComposing;
-    if (!plain || !/^[1-9]$/.test(event.key)) return;
-    if (transcript.candidates?.pick(Number(event.key) - 1)) event.preventDefault();
+    if (!plain) return;
+    const done = /^[1-9]$/.test(event.key) ? transcript.candidates?.pick(Number(event.key) - 1) : onPlainKey(event.key);
+    if (done) event.preventDefault();
   }
 
   function mount(element) {
     root = element.querySelector(".pt-chat");
     P.banner.mount(root.querySelector(".pt-banner"));
-    transcript = new P.Transcript(root, state, { select, pick, stop, edit, regenerate, goOn, retry, takeBack });
+    transcript = new P.Transcript(root, state, { select, pick, stop, edit, regenerate, goOn, retry, takeBack, useSeed, dropOldest: () => dropOldest(retry), isTooLong });
     P.fromHere.mount(root, { goOn, refusal, messageOf: (id) => messages().find((message) => message.id === id) });
-    P.composer.mount(root.querySelector(".pt-composer"), { submit, stop, refusal, isBusy });
+    P.composer.mount(root.querySelector(".pt-composer"), { submit, stop, refusal, sendRefusal, isBusy, view: () => state.view });
     onState(socket.state);
     draw();
   }

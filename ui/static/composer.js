@@ -4,9 +4,11 @@
 (function (P) {
   const { h } = P;
   const DRAFT_LIMIT = 100;
-  let area, sendButton, stopButton, threeButton;
+  let area, sendButton, stopButton, severalButton, seedChip, meter;
+  // How many answers the next message gets while the button for several is pressed: {n, temperatures?}.
+  let wish = { n: 3 };
   let draftId = null;
-  // Set by chat.js: submit(text, n), stop(), refusal() -> reason or null, isBusy().
+  // Set by chat.js: submit(text, wish), stop(), refusal() and sendRefusal() -> reason or null, isBusy(), view().
   let actions = null;
 
   function drafts() {
@@ -31,7 +33,8 @@
   function refresh() {
     if (!area) return;
     const busy = actions.isBusy();
-    const reason = actions.refusal();
+    const reason = actions.sendRefusal();
+    meter.update(actions.view());
     sendButton.hidden = busy;
     stopButton.hidden = !busy;
     sendButton.setAttribute("aria-disabled", String(!area.value.trim() || Boolean(reason)));
@@ -46,20 +49,22 @@
 
   function submit() {
     const text = area.value;
-    const reason = actions.refusal();
+    const reason = actions.sendRefusal();
     if (!text.trim()) return;
     if (reason) {
       P.sayObstacle(reason);
       return;
     }
     setText("");
-    actions.submit(text, threeButton.getAttribute("aria-pressed") === "true" ? 3 : 1);
+    actions.submit(text, isPressed() ? wish : { n: 1 });
   }
 
   // A draft belongs to its conversation.
   function open(id) {
     draftId = id;
-    if (area) setText(drafts()[id ?? "new"] ?? "");
+    if (!area) return;
+    setText(drafts()[id ?? "new"] ?? "");
+    showSettings();
   }
 
   // A text that could not be sent comes back, before whatever was typed meanwhile.
@@ -75,9 +80,14 @@
     area = h("textarea", { class: "pt-input", rows: 1, placeholder: "Write a message", "aria-label": "Message", enterkeyhint: "send" });
     sendButton = P.iconButton("up", "Send", submit, { class: "pt-send" });
     stopButton = P.button("stop", "Stop", () => actions.stop(), { class: "pt-button pt-stop", title: "Stop (Esc)" });
-    const three = P.store.get("three", false);
-    threeButton = P.button("three", "3 answers", toggleThree, { class: "pt-button pt-quiet pt-three", "aria-pressed": String(three), title: "Ask for three answers side by side" });
-    node.append(area, h("div", { class: "pt-composer-row" }, threeButton, h("span", { class: "pt-keys" }, "Enter sends · Shift+Enter for a new line"), stopButton, sendButton));
+    severalButton = P.button("three", "", () => press(!isPressed()), { class: "pt-button pt-quiet pt-three pt-joined", title: "Ask for several answers side by side" });
+    const more = P.menuButton("unfold", "How many answers", () => P.several.items(P.several.LEAST, wish.n, "Ask for these", wishFor));
+    const settings = P.iconButton("gear", "Settings of this conversation", () => P.conversationSettings.open());
+    const keys = P.iconButton("keys", "Keyboard shortcuts (?)", () => P.shortcuts.open(), { class: "pt-icon-button pt-keys-button" });
+    seedChip = P.button("close", "", dropSeed, { class: "pt-button pt-quiet pt-chip", hidden: true });
+    meter = new P.ContextMeter();
+    const hint = h("span", { class: "pt-keys" }, "Enter sends · Shift+Enter for a new line");
+    node.append(area, h("div", { class: "pt-composer-row" }, severalButton, more, settings, keys, seedChip, hint, meter.node, stopButton, sendButton));
     area.addEventListener("input", () => {
       saveDraft(draftId, area.value);
       fit();
@@ -89,15 +99,50 @@
       submit();
     });
     node.addEventListener("click", (event) => event.target === node && area.focus());
+    document.addEventListener("pageturn:settings", showSettings);
+    showSettings();
     open(draftId);
   }
 
   const isEmptyBox = (node) => node === area && !area.value;
 
-  function toggleThree() {
-    const pressed = threeButton.getAttribute("aria-pressed") !== "true";
-    threeButton.setAttribute("aria-pressed", String(pressed));
+  // --- several answers, and the settings that show here ------------------------------------------
+
+  const isPressed = () => severalButton.getAttribute("aria-pressed") === "true";
+
+  function showWish(pressed) {
+    const { n, temperatures } = wish;
+    const spread = temperatures ? ` · T ${Math.min(...temperatures)}–${Math.max(...temperatures)}` : "";
+    P.setText(severalButton.querySelector("span"), `${n} answers${spread}`);
+    severalButton.setAttribute("aria-pressed", String(pressed));
+  }
+
+  function press(pressed) {
     P.store.set("three", pressed);
+    showWish(pressed);
+  }
+
+  function wishFor(given) {
+    wish = given;
+    P.store.set("count", given.n);
+    press(true);
+  }
+
+  // A conversation, or this browser, may want several answers always; else what was pressed last holds.
+  function showSettings() {
+    if (!area) return;
+    const count = P.settings.count();
+    const { seed } = P.settings.current().sampling;
+    wish = { n: count > 1 ? count : P.store.get("count", 3) };
+    showWish(count > 1 || P.store.get("three", false));
+    seedChip.hidden = seed === undefined;
+    P.setText(seedChip.querySelector("span"), `seed ${seed}`);
+    seedChip.setAttribute("aria-label", `Seed ${seed} is used; draw freely again`);
+  }
+
+  function dropSeed() {
+    const { seed, ...sampling } = P.settings.current().sampling;
+    P.settings.change({ sampling }).catch((error) => P.failureToast(`Seed ${seed} stays: ${error.message}`));
   }
 
   P.composer = { mount, open, refresh, giveBack, setText, saveDraft, isEmptyBox, focus: () => area?.focus() };

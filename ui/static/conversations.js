@@ -62,19 +62,19 @@
 
   function entries(item) {
     return [
-      { icon: "edit", text: "Rename", onclick: () => rename(item) },
-      { icon: "pin", text: item.pinned ? "Unpin" : "Pin", onclick: () => patch(item, { pinned: !item.pinned }) },
-      { icon: "copy", text: "Duplicate", onclick: () => duplicate(item) },
-      { icon: "save", text: "Export as JSON", onclick: () => P.transfers.download(`${item.id}/export?format=json`) },
-      { icon: "save", text: "Export as Markdown", onclick: () => P.transfers.download(`${item.id}/export?format=markdown`) },
-      { icon: "trash", text: "Delete", onclick: () => remove(item) },
+      { icon: "edit", label: "Rename", onclick: () => rename(item) },
+      { icon: "pin", label: item.pinned ? "Unpin" : "Pin", onclick: () => patch(item, { pinned: !item.pinned }) },
+      { icon: "copy", label: "Duplicate", onclick: () => duplicate(item) },
+      { icon: "save", label: "Export as JSON", onclick: () => P.transfers.download(`${item.id}/export?format=json`) },
+      { icon: "save", label: "Export as Markdown", onclick: () => P.transfers.download(`${item.id}/export?format=markdown`) },
+      { icon: "trash", label: "Delete", onclick: () => remove(item) },
     ];
   }
 
   const listEntries = () => [
-    { icon: "open", text: "Import conversations", onclick: P.transfers.chooseFiles },
-    { icon: "save", text: "Export all as JSON", onclick: () => P.transfers.download("export?format=json") },
-    { icon: "save", text: "Export all as Markdown", onclick: () => P.transfers.download("export?format=markdown") },
+    { icon: "open", label: "Import conversations", onclick: P.transfers.chooseFiles },
+    { icon: "save", label: "Export all as JSON", onclick: () => P.transfers.download("export?format=json") },
+    { icon: "save", label: "Export all as Markdown", onclick: () => P.transfers.download("export?format=markdown") },
   ];
 
   // --- renaming in place --------------------------------------------------------------------------
@@ -133,7 +133,7 @@
     const button = { type: "button", class: "pt-conversation-open", title: item.title, "aria-current": open ? "page" : null };
     node.append(
       h("button", { ...button, onclick: () => choose(item.id, item.message_id) }, stateDot(item), h("span", { class: "pt-row-text" }, ...rowText(item))),
-      P.menu.button(`More for “${item.title}”`, () => entries(item), { class: "pt-icon-button pt-more" }),
+      P.menuButton("more", `More for “${item.title}”`, () => entries(item), { class: "pt-icon-button pt-more" }),
     );
     return node;
   }
@@ -221,7 +221,7 @@
     P.search.mount(field, draw);
     const newChat = element.querySelector(".pt-new");
     newChat.addEventListener("click", () => choose(null));
-    newChat.after(P.menu.button("More for all conversations", listEntries));
+    newChat.after(P.menuButton("more", "More for all conversations", listEntries));
     draw();
     showState(P.socket.state);
   }

@@ -22,6 +22,11 @@ window.Pageturn = {};
     save: "M12 4v11M7 10l5 5 5-5M5 20h14",
     open: "M12 15V4M7 9l5-5 5 5M5 20h14",
     branch: "M7 5v14M7 8c0 5 10 3 10 9M17 17v2M7 5h.01M7 19h.01",
+    close: "M6 6l12 12M18 6 6 18",
+    unfold: "M6 10l6 6 6-6",
+    gear: "M4 7h9M19 7h1M4 17h1M11 17h9M13 7a3 3 0 1 0 6 0 3 3 0 0 0-6 0ZM5 17a3 3 0 1 0 6 0 3 3 0 0 0-6 0Z",
+    compare: "M4 6h16M4 12h6M4 18h6M14 12h6M14 18h4",
+    keys: "M3 7h18v10H3zM7 11h.01M11 11h.01M15 11h.01M8 14h8",
     pin: "M9 4h6l-1 6 3 3H7l3-3-1-6ZM12 13v7",
   };
   const SVG = "http://www.w3.org/2000/svg";

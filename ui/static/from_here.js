@@ -3,12 +3,9 @@
 
 (function (P) {
   const { h } = P;
+  const { placeInSource, shownText, codePoints } = P.places;
   const GAP_PX = 8;
-  const LONGEST_RUN = 16;
   const QUOTED = 20;
-  const CLOSING_MARKS = /^[*_~`]*/;
-  // What may stand between a space and a word that begins with a letter or digit.
-  const MARKS = "[^\\s\\p{L}\\p{N}]{0,4}";
   let bar, quote;
   // The answer and the place in its source that the bar is for, or null.
   let target = null;
@@ -17,57 +14,6 @@
   // While a mouse selects, the bar would be in its way; while the bar is pressed, a selection that a touch ends is still meant.
   let held = false;
 
-  // --- from rendered text to its source ----------------------------------------------------------
-
-  // Rendered text is its Markdown source without the markup, so it is followed through the source character by character.
-  // What the source has besides is skipped: to the next place where the run of characters at hand goes on.
-  // Returns where in `source` the first `count` characters of `shown` end, with the marks that end there too.
-  function placeInSource(source, shown, count) {
-    let place = 0;
-    for (let i = 0; i < count; i++) {
-      if (/\s/.test(shown[i])) continue;
-      if (source[place] !== shown[i]) place = findRun(source, place, shown, i);
-      place += 1;
-    }
-    return place + source.slice(place).match(CLOSING_MARKS)[0].length;
-  }
-
-  function findRun(source, place, shown, i) {
-    while (/\s/.test(source[place] ?? "")) place += 1;
-    if (source[place] === shown[i]) return place;
-    const run = shown.slice(i, i + LONGEST_RUN).match(/^\S+/)[0];
-    const word = i > 0 && /\s/.test(shown[i - 1]) ? findWord(source, place, run) : -1;
-    if (word >= 0) return word;
-    for (let length = run.length; length > 0; length = length >> 1) {
-      const found = source.indexOf(run.slice(0, length), place);
-      if (found >= 0) return found;
-    }
-    return place - 1;
-  }
-
-  // Where a word begins, so that none is found inside an address.
-  function findWord(source, place, word) {
-    const literally = [...word].map((character) => `\\u{${character.codePointAt(0).toString(16)}}`).join("");
-    const found = source.slice(place).match(new RegExp(`(?:^|\\s)${MARKS}${literally}`, "u"));
-    return found ? place + found.index + found[0].length - word.length : -1;
-  }
-
-  // The text of `prose` and how many of its characters come before the end of `range`; buttons and labels are no text.
-  function shownText(prose, range) {
-    let [text, count] = ["", 0];
-    const walker = document.createTreeWalker(prose, NodeFilter.SHOW_TEXT);
-    for (let node = walker.nextNode(); node; node = walker.nextNode()) {
-      if (node.parentElement.closest(".pt-code-head")) continue;
-      if (range.comparePoint(node, 0) <= 0) count = text.length + (node === range.endContainer ? range.endOffset : node.length);
-      text += node.data;
-    }
-    return { text, count };
-  }
-
-  const codePoints = (text) => [...text].length;
-
-  // --- the bar -----------------------------------------------------------------------------------
-
   const elementOf = (node) => (node instanceof Element ? node : node.parentElement);
 
   // The answer in which the whole selection lies, if that can be continued.
@@ -75,7 +21,7 @@
     const selection = document.getSelection();
     if (!selection || selection.isCollapsed || !selection.toString().trim()) return null;
     const range = selection.getRangeAt(0);
-    const view = elementOf(range.startContainer).closest(".pt-message.pt-assistant");
+    const view = elementOf(range.startContainer).closest(".pt-message.pt-assistant, .pt-card");
     const message = view && actions.messageOf(view.dataset.id);
     if (!message?.content || message.status === "generating" || !view.contains(range.endContainer)) return null;
     const prose = view.querySelector(".pt-prose");
@@ -142,5 +88,5 @@
     });
   }
 
-  P.fromHere = { mount, placeInSource };
+  P.fromHere = { mount };
 })(window.Pageturn);

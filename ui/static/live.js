@@ -36,5 +36,26 @@
     part(get(frame.generation_id), frame.index).ended = frame;
   }
 
-  P.live = { get, part, snapshot, render, candidate, forget: (id) => generations.delete(id) };
+  const ends = (id) => [...get(id).parts.values()].map((each) => each.ended);
+  const reasons = (id) => ends(id).map((end) => end?.finish_reason);
+
+  // The receipt of a stop: of the whole generation so far, since its candidates end one by one.
+  function receipt(id) {
+    const kvs = ends(id).filter((end) => end?.finish_reason === "abort" && end.kv).map((end) => end.kv);
+    if (!kvs.length) return "";
+    const sum = (key) => kvs.reduce((total, kv) => total + kv[key], 0);
+    return P.receiptLine({ blocks_released: sum("blocks_released"), release_ms: sum("release_ms") });
+  }
+
+  // How a generation that nobody stopped has ended.
+  function endLine(reasons) {
+    const several = reasons.length > 1;
+    const count = (reason) => reasons.filter((other) => other === reason).length;
+    const [failed, cut] = [count("error"), count("length")];
+    if (failed) return several ? `${failed} of ${reasons.length} answers failed.` : "The answer failed.";
+    if (cut) return several ? `${cut} of ${reasons.length} answers reached the length limit.` : "The answer reached the length limit.";
+    return several ? "All answers are complete." : "The answer is complete.";
+  }
+
+  P.live = { reasons, receipt, endLine, get, part, snapshot, render, candidate, forget: (id) => generations.delete(id) };
 })(window.Pageturn);

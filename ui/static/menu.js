@@ -1,64 +1,71 @@
-// A menu that opens at a button: arrows, Home and End move, Enter chooses, Esc and a press elsewhere close it.
+// A menu that opens at a button: arrows, Home and End move, Enter chooses; Esc, a press elsewhere and scrolling close it.
 "use strict";
 
 (function (P) {
   const { h } = P;
-  const GAP_PX = 4;
+  const GAP_PX = 6;
   let menu = null;
   let opener = null;
 
-  function close() {
+  function closeMenu(returnFocus) {
     if (!menu) return;
-    const hadFocus = menu.contains(document.activeElement);
+    const anchor = opener;
     menu.remove();
-    opener.setAttribute("aria-expanded", "false");
-    if (hadFocus) opener.focus();
-    menu = opener = null;
+    [menu, opener] = [null, null];
+    anchor.setAttribute("aria-expanded", "false");
+    if (returnFocus) anchor.focus();
   }
 
-  function place(box) {
-    const { offsetWidth: width, offsetHeight: height } = menu;
-    const below = box.bottom + GAP_PX + height <= innerHeight;
-    menu.style.left = `${Math.max(8, Math.min(box.right - width, innerWidth - width - 8))}px`;
-    menu.style.top = `${Math.max(8, below ? box.bottom + GAP_PX : box.top - GAP_PX - height)}px`;
-  }
-
-  function onKey(event) {
+  function onMenuKey(event) {
     const entries = [...menu.children];
     const at = entries.indexOf(document.activeElement);
-    const next = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: -1 }[event.key];
-    if (next !== undefined) entries.at(next % entries.length).focus();
-    else if (event.key === "Escape" || event.key === "Tab") close();
-    else return;
+    const target = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: -1 }[event.key];
+    if (event.key === "Tab") closeMenu(false);
+    if (event.key === "Escape") closeMenu(true);
+    if (target !== undefined) entries.at(target % entries.length).focus();
+    if (target === undefined && event.key !== "Escape") return;
     event.preventDefault();
     event.stopPropagation();
   }
 
-  // `entries`: [{icon, text, onclick}]; those that are null are left out.
-  function open(button, label, entries) {
-    const same = opener === button;
-    close();
-    if (same) return;
-    const choose = (onclick) => () => (close(), onclick());
-    const nodes = entries
-      .filter(Boolean)
-      .map(({ icon, text, onclick }) => h("button", { type: "button", role: "menuitem", tabindex: -1, onclick: choose(onclick) }, P.icon(icon), h("span", {}, text)));
-    opener = button;
-    menu = h("div", { class: "pt-menu", role: "menu", "aria-label": label }, ...nodes);
-    menu.addEventListener("keydown", onKey);
+  function entryOf({ icon, label, checked, onclick }) {
+    const role = checked === undefined ? "menuitem" : "menuitemradio";
+    const choose = () => (closeMenu(true), onclick());
+    return h("button", { type: "button", role, class: "pt-menu-item", tabindex: -1, "aria-checked": checked === undefined ? null : String(checked), onclick: choose }, icon ? P.icon(icon) : null, h("span", {}, label));
+  }
+
+  function place(anchor) {
+    const box = anchor.getBoundingClientRect();
+    const left = Math.min(box.left, document.documentElement.clientWidth - menu.offsetWidth - GAP_PX);
+    const below = box.bottom + GAP_PX;
+    const fits = below + menu.offsetHeight < innerHeight;
+    menu.style.left = `${Math.max(GAP_PX, left)}px`;
+    menu.style.top = `${fits ? below : Math.max(GAP_PX, box.top - menu.offsetHeight - GAP_PX)}px`;
+  }
+
+  // `items`: {label, onclick, icon?, checked?}, where `checked` makes it a choice among others; null ones are left out.
+  P.openMenu = function (anchor, label, items) {
+    const again = opener === anchor;
+    closeMenu(false);
+    if (again) return;
+    opener = anchor;
+    menu = h("div", { class: "pt-menu", role: "menu", "aria-label": label }, ...items.filter(Boolean).map(entryOf));
+    menu.addEventListener("keydown", onMenuKey);
     document.body.append(menu);
-    button.setAttribute("aria-expanded", "true");
-    place(button.getBoundingClientRect());
-    nodes[0].focus();
-  }
+    place(anchor);
+    anchor.setAttribute("aria-expanded", "true");
+    (menu.querySelector('[aria-checked="true"]') ?? menu.firstChild).focus();
+  };
 
-  function button(label, entries, props) {
-    const node = P.iconButton("more", label, () => open(node, label, entries()), { "aria-haspopup": "menu", "aria-expanded": "false", ...props });
-    return node;
-  }
+  // A button that opens a menu; `items` is asked for at that moment.
+  P.menuButton = function (icon, label, items, props) {
+    const button = P.iconButton(icon, label, () => P.openMenu(button, label, items()), { "aria-haspopup": "menu", "aria-expanded": "false", ...props });
+    return button;
+  };
 
-  document.addEventListener("pointerdown", (event) => menu && !menu.contains(event.target) && !opener.contains(event.target) && close());
-  window.addEventListener("resize", close);
-
-  P.menu = { button, close };
+  document.addEventListener("pointerdown", (event) => {
+    if (menu && !menu.contains(event.target) && !opener.contains(event.target)) closeMenu(false);
+  });
+  window.addEventListener("resize", () => closeMenu(false));
+  document.addEventListener("scroll", () => closeMenu(false), { capture: true, passive: true });
 })(window.Pageturn);

@@ -26,6 +26,13 @@
       if (tailHtml !== this.tailHtml) this.tail.innerHTML = this.tailHtml = tailHtml;
     }
 
+    // Only what the server has rendered: whatever a script has added is gone.
+    redraw() {
+      this.frozen.innerHTML = this.frozenHtml;
+      this.tail.innerHTML = this.tailHtml;
+      this.node.replaceChildren(this.frozen, this.tail);
+    }
+
     get isEmpty() {
       return !this.frozenHtml && !this.tailHtml;
     }
@@ -38,38 +45,6 @@
     return node.outerHTML;
   };
 
-  // "128 tokens · 61.2 tokens/s · first after 210 ms", as far as it is known.
-  P.usageLine = function (message) {
-    const { usage, timings } = message;
-    if (!usage) return "";
-    const parts = [P.plural(usage.completion_tokens, "token")];
-    if (timings?.tokens_per_second) parts.push(`${timings.tokens_per_second.toFixed(1)} tokens/s`);
-    if (timings?.tokens_per_step > 1.05) parts.push(`${timings.tokens_per_step.toFixed(1)} tokens per step`);
-    if (timings?.ttft_ms) parts.push(`first after ${P.milliseconds(timings.ttft_ms)}`);
-    return parts.join(" · ");
-  };
-
-  P.blocksLine = function (kv) {
-    return kv ? `shared ${P.plural(kv.blocks_shared, "block")} · private ${kv.blocks_private}` : "";
-  };
-
-  P.receiptLine = (kv) => (kv ? `${P.plural(kv.blocks_released, "block")} freed in ${kv.release_ms.toFixed(kv.release_ms < 1 ? 2 : 1)} ms` : "");
-
-  P.finishLabel = (reason) => ({ stop: "complete", length: "reached the length limit", abort: "stopped", error: "failed" })[reason] || "";
-
-  // How an answer ended, when that is worth a line: {text, retry}.
-  P.endNote = function (message) {
-    const { status, finish_reason, kv } = message;
-    if (status === "stopped") return { text: ["Stopped", P.receiptLine(kv)].filter(Boolean).join(" · ") };
-    if (status === "interrupted") return { text: "Interrupted: the server stopped while this was being written.", retry: true };
-    if (status === "error") return { text: message.error || "This answer failed.", retry: true };
-    if (finish_reason === "length") return { text: "The length limit was reached here." };
-    return null;
-  };
-
-  // Whether an answer ended before its own end.
-  P.isCutShort = ({ content, status, finish_reason }) => Boolean(content) && (["stopped", "interrupted"].includes(status) || finish_reason === "length");
-
   P.progressNode = function (progress) {
     if (!progress || progress.prompt_tokens <= progress.computed_tokens) {
       return h("div", { class: "pt-thinking", "aria-label": "Waiting for the first words" }, h("i"), h("i"), h("i"));
@@ -81,7 +56,7 @@
   };
 
   P.MessageView = class {
-    // `actions`: select(id, view), edit(message, text), regenerate(message, n), goOn(message).
+    // `actions`: select(id, view), edit(message, text), regenerate(message, {n, temperatures}), goOn(message, place), useSeed(seed).
     constructor(message, actions) {
       this.id = message.id;
       this.actions = actions;
@@ -89,7 +64,8 @@
       this.wait = h("div", { class: "pt-wait" });
       this.note = h("div", { class: "pt-note" });
       this.foot = h("footer", { class: "pt-foot" });
-      this.node = h("article", { class: `pt-message pt-${message.role}`, "data-id": message.id, tabindex: 0 }, this.prose.node, this.wait, this.note, this.foot);
+      this.facts = h("div", { hidden: true });
+      this.node = h("article", { class: `pt-message pt-${message.role}`, "data-id": message.id, tabindex: 0 }, this.prose.node, this.wait, this.note, this.foot, this.facts);
       this.node.addEventListener("keydown", (event) => this.onKey(event));
       this.update(message);
     }
@@ -104,6 +80,7 @@
       this.node.setAttribute("aria-label", siblings.length > 1 ? `${who}, version ${this.version + 1} of ${siblings.length}` : who);
       this.drawNote();
       this.drawFoot();
+      this.drawFacts();
       if (!this.generating || this.prose.isEmpty) this.prose.set(message.role === "user" ? P.plainHtml(message.content) : message.html, "");
       if (!this.generating) this.setProgress(undefined);
     }
@@ -123,7 +100,7 @@
       this.note.replaceChildren();
       if (!note || this.message.role === "user") return;
       this.note.append(h("span", {}, note.text));
-      if (note.retry) this.note.append(P.button("again", "Retry", () => this.actions.regenerate(this.message, 1)));
+      if (note.retry) this.note.append(P.button("again", "Retry", () => this.actions.regenerate(this.message, { n: 1 })));
     }
 
     drawFoot() {
@@ -142,10 +119,24 @@
         return parts;
       }
       if (P.isCutShort(message)) parts.push(P.button("goon", "Continue", () => this.actions.goOn(message, {}), { "data-action": "continue", "aria-label": "Continue this answer", class: "pt-button pt-quiet" }));
-      parts.push(P.iconButton("again", "Regenerate", () => this.actions.regenerate(message, 1), { "data-action": "regenerate" }));
-      parts.push(P.button("three", "Regenerate ×3", () => this.actions.regenerate(message, 3), { "data-action": "three", class: "pt-button pt-quiet" }));
-      parts.push(h("span", { class: "pt-meta", title: P.blocksLine(message.kv) }, P.usageLine(message)));
+      parts.push(P.iconButton("again", "Regenerate", () => this.actions.regenerate(message, { n: 1 }), { "data-action": "regenerate" }));
+      parts.push(P.button("three", "Regenerate ×3", () => this.actions.regenerate(message, { n: 3 }), { "data-action": "three", class: "pt-button pt-quiet pt-joined" }));
+      const items = () => P.several.items(P.several.LEAST, null, "Regenerate", (wish) => this.actions.regenerate(message, wish));
+      parts.push(P.menuButton("unfold", "Regenerate several ways", items, { "data-action": "several" }));
+      const facts = { "data-action": "facts", class: "pt-meta", title: "All facts of this answer", "aria-expanded": String(!this.facts.hidden) };
+      parts.push(h("button", { type: "button", ...facts, onclick: () => this.toggleFacts() }, P.usageLine(message) || "Facts"));
       return parts;
+    }
+
+    toggleFacts() {
+      this.facts.hidden = !this.facts.hidden;
+      this.drawFoot();
+      this.drawFacts();
+    }
+
+    drawFacts() {
+      if (this.generating) this.facts.hidden = true;
+      this.facts.replaceChildren(...(this.facts.hidden ? [] : [P.factsNode(this.message, this.actions.useSeed)]));
     }
 
     versionSwitch() {

@@ -1,27 +1,86 @@
-// Preferences of this browser: sampling defaults for new answers, the theme; and the open conversation's system prompt.
+// Preferences of this browser: sampling and system prompt for new answers, presets, the theme. What a conversation
+// says for itself is stored with it on the server and comes first; a new chat's is kept here until its first message.
 "use strict";
 
 (function (P) {
-  const DEFAULTS = { temperature: 0.8, top_p: 1, max_tokens: 1024 };
+  const DEFAULTS = { temperature: 0.8, top_p: 1, top_k: 0, min_p: 0, repetition_penalty: 1, max_tokens: 1024, n: 1, stop: "", system_prompt: "" };
+  const ORDER = Object.keys(DEFAULTS);
+  const PRESETS = {
+    Precise: { temperature: 0.2, top_p: 0.9 },
+    Balanced: { temperature: 0.8 },
+    Creative: { temperature: 1.2, min_p: 0.05 },
+  };
+  const NO_SETTINGS = { system_prompt: null, when_full: "stop", sampling: {} };
 
-  // A preference that equals the server's default is not sent, so that a conversation's own sampling can speak.
+  const saved = () => P.store.get("sampling", {});
+  const stopStrings = (text) => text.split("\n").filter(Boolean);
+
+  // What this browser prefers where a conversation says nothing, in wire form; the server's own defaults are left out.
+  function preferred() {
+    const own = Object.fromEntries(Object.entries(saved()).filter(([key, value]) => value !== DEFAULTS[key]));
+    delete own.system_prompt;
+    if (own.stop) own.stop = stopStrings(own.stop);
+    return own;
+  }
+
+  // The settings of the open conversation, or of the chat that the next message begins.
+  const current = () => P.chat.conversation() ?? { ...NO_SETTINGS, ...P.store.get("new_chat", {}) };
+
+  // The `sampling` of a frame: a conversation that is there knows its own.
   function sampling() {
-    const saved = P.store.get("sampling", {});
-    return Object.fromEntries(Object.entries(saved).filter(([key, value]) => value !== DEFAULTS[key]));
+    const { id, sampling: own } = current();
+    const { n, ...common } = { ...preferred(), ...own };
+    return Object.fromEntries(Object.entries(common).filter(([key]) => !id || !(key in own)));
   }
 
-  function load() {
-    const saved = { ...DEFAULTS, ...P.store.get("sampling", {}) };
-    return [saved.temperature, saved.top_p, saved.max_tokens, P.store.get("theme", "System")];
+  // How many answers a message gets when nobody says otherwise.
+  const count = () => current().sampling.n ?? saved().n ?? DEFAULTS.n;
+
+  const systemPrompt = () => current().system_prompt ?? (saved().system_prompt || null);
+
+  async function change(changes) {
+    const conversation = P.chat.conversation();
+    if (conversation) await P.api("PATCH", `conversations/${conversation.id}`, changes);
+    else P.store.set("new_chat", { ...P.store.get("new_chat", {}), ...changes });
+    document.dispatchEvent(new Event("pageturn:settings"));
   }
 
-  function save(temperature, top_p, max_tokens) {
-    P.store.set("sampling", { ...P.store.get("sampling", {}), temperature, top_p, max_tokens });
+  // What a new chat's settings become once it has an id; returns the changes that its first frame could not bring.
+  function takeNewChat() {
+    const { sampling: own, when_full } = current();
+    P.store.set("new_chat", null);
+    return { ...(Object.keys(own).length ? { sampling: own } : {}), ...(when_full === "stop" ? {} : { when_full }) };
+  }
+
+  // --- the controls of the tab: this browser's defaults -------------------------------------------
+
+  const values = () => ORDER.map((key) => saved()[key] ?? DEFAULTS[key]);
+  const load = () => [...values(), P.store.get("theme", "System")];
+
+  function save(...given) {
+    P.store.set("sampling", { ...saved(), ...Object.fromEntries(ORDER.map((key, i) => [key, given[i]])) });
+    document.dispatchEvent(new Event("pageturn:settings"));
   }
 
   function reset() {
     P.store.set("sampling", null);
-    return [DEFAULTS.temperature, DEFAULTS.top_p, DEFAULTS.max_tokens];
+    return values();
+  }
+
+  // A preset says everything about drawing and nothing about the rest.
+  function usePreset(name) {
+    const kept = Object.fromEntries(Object.entries(saved()).filter(([key]) => !P.settings.DRAWING.includes(key)));
+    P.store.set("sampling", { ...kept, ...presets()[name] });
+    return values();
+  }
+
+  const presets = () => ({ ...PRESETS, ...P.store.get("presets", {}) });
+  const isOwnPreset = (name) => name in P.store.get("presets", {});
+
+  function savePreset(name, drawing) {
+    const own = { ...P.store.get("presets", {}), [name]: drawing };
+    if (!drawing) delete own[name];
+    P.store.set("presets", own);
   }
 
   const darkSystem = matchMedia("(prefers-color-scheme: dark)");
@@ -46,34 +105,6 @@
   if (document.body) watchTheme();
   else document.addEventListener("DOMContentLoaded", watchTheme);
 
-  // The island under the sliders: the system prompt belongs to a conversation, so it follows the open one.
-  function systemPrompt(element) {
-    const area = element.querySelector("textarea");
-    const note = element.querySelector(".pt-system-note");
-    const save = element.querySelector("button");
-    let shown = null;
-
-    function show() {
-      const conversation = P.chat.conversation();
-      const id = conversation?.id ?? null;
-      area.disabled = save.disabled = id === null;
-      P.setText(note, id ? `For “${conversation.title}”. Takes effect with the next message.` : "Open a conversation, or send a first message, to give it a system prompt.");
-      if (id !== shown) area.value = conversation?.system_prompt ?? "";
-      shown = id;
-    }
-
-    save.addEventListener("click", async () => {
-      try {
-        await P.api("PATCH", `conversations/${shown}`, { system_prompt: area.value.trim() || null });
-        P.toast("System prompt saved");
-      } catch (error) {
-        P.failureToast(`Not saved: ${error.message}`);
-      }
-    });
-    P.socket.on("conversation", show);
-    document.addEventListener("pageturn:open", show);
-    show();
-  }
-
-  P.settings = { sampling, load, save, reset, setTheme, systemPrompt };
+  const DRAWING = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty"];
+  P.settings = { DEFAULTS, DRAWING, current, sampling, preferred, count, systemPrompt, change, takeNewChat, load, save, reset, usePreset, presets, isOwnPreset, savePreset, stopStrings, setTheme };
 })(window.Pageturn);

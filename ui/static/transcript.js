@@ -12,7 +12,7 @@
   const PAGE = 40;
 
   P.Transcript = class {
-    // `state` is the chat's own: {open, view, pending}. `actions`: select, edit, regenerate, goOn, stop, pick, retry, takeBack.
+    // `state` is the chat's own: {open, view, pending}. `actions`: select, edit, regenerate, goOn, stop, pick, retry, takeBack, useSeed, dropOldest, isTooLong.
     constructor(root, state, actions) {
       Object.assign(this, { root, state, actions, views: new Map(), candidates: null, shown: PAGE, sticks: true, refocus: null });
       [this.log, this.scroll, this.jump] = [".pt-log", ".pt-scroll", ".pt-jump"].map((name) => root.querySelector(name));
@@ -92,8 +92,11 @@
     pendingNode(pending) {
       const prose = h("div", { class: "pt-prose" }, h("p", { class: "pt-plain" }, pending.text));
       const node = h("article", { class: "pt-message pt-user pt-pending", "aria-label": "You" }, prose);
+      const edit = P.button("edit", "Edit", this.actions.takeBack);
+      if (pending.waits) node.append(h("div", { class: "pt-note", role: "status" }, h("span", {}, "Will be sent when the model is ready."), edit));
       if (!pending.error) return node;
-      const buttons = [P.button("again", "Retry", this.actions.retry), P.button("edit", "Edit", this.actions.takeBack)];
+      const buttons = [P.button("again", "Retry", this.actions.retry), edit];
+      if (this.actions.isTooLong(pending.error)) buttons.push(P.button("up", "Leave out the oldest turns", this.actions.dropOldest));
       node.append(h("div", { class: "pt-note pt-error", role: "alert" }, h("span", {}, P.errorText(pending.error)), ...buttons));
       return node;
     }

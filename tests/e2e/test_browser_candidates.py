@@ -1,0 +1,203 @@
+"""Several answers in a real browser: what sharing saves, temperatures, which one goes on, where they part."""
+
+import asyncio
+import json
+import re
+
+import pytest
+from playwright.async_api import Locator, Page, expect
+
+from tests.e2e.app_process import AppProcess
+from tests.e2e.browsing import open_page, send, stop, text_grows
+from tests.e2e.test_browser_continue import select_words
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+
+
+def frames_of(page: Page) -> list[dict]:
+    """What the page sends from now on."""
+    sent: list[dict] = []
+    page.on("websocket", lambda s: s.on("framesent", lambda data: sent.append(json.loads(data))))
+    return sent
+
+
+async def ask_three(page: Page, server: AppProcess, text: str) -> Locator:
+    """A new chat whose first message is answered three times; returns the finished cards."""
+    await open_page(page, server)
+    await page.get_by_role("button", name="3 answers").click()
+    await send(page, text)
+    await expect(page.locator(".pt-card[data-status=done]")).to_have_count(3)
+    return page.locator(".pt-card")
+
+
+async def test_what_sharing_saves_is_told_while_answers_are_written_and_after(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await page.get_by_role("button", name="3 answers").click()
+    await send(page, "a long one")
+    line = page.locator(".pt-savings")
+    await expect(line).to_have_text(
+        re.compile(r"^\d+ tokens so far · shared 4 blocks · private 2 · saved 8 \(57%\)$")
+    )
+    await stop(page)
+    await expect(line).to_have_text("At most: shared 4 blocks · private 2 · saved 8 (57%)")
+
+
+async def test_another_chat_does_not_hide_what_sharing_saves(
+    page: Page, fake_server: AppProcess
+) -> None:
+    other = asyncio.create_task(
+        asyncio.to_thread(
+            fake_server.post, "/v1/completions", {"prompt": "long", "max_tokens": 300}
+        )
+    )
+    await open_page(page, fake_server)
+    await page.get_by_role("button", name="3 answers").click()
+    await send(page, "a long one")
+    await expect(page.locator(".pt-savings")).to_contain_text("saved 8 (57%)")
+    await stop(page)
+    await other
+
+
+async def test_the_menu_asks_for_five_and_for_different_temperatures(
+    page: Page, fake_server: AppProcess
+) -> None:
+    sent = frames_of(page)
+    await open_page(page, fake_server)
+    await send(page, "hello")
+    await expect(page.locator(".pt-assistant[data-status=done]")).to_have_count(1)
+    more = page.get_by_role("button", name="Regenerate several ways")
+    await more.focus()
+    await page.keyboard.press("Enter")
+    menu = page.get_by_role("menu")
+    await expect(menu.get_by_role("menuitem").first).to_be_focused()
+    await page.keyboard.press("Escape")
+    await expect(menu).to_have_count(0)
+    await expect(more).to_be_focused()
+    await more.click()
+    await menu.get_by_role("menuitem", name="×5").click()
+    await expect(page.locator(".pt-card[data-status=done]")).to_have_count(5)
+    await page.keyboard.press("5")
+    await expect(page.locator(".pt-card")).to_have_count(0)
+    await more.click()
+    await menu.get_by_role("menuitem", name="Different temperatures").click()
+    dialog = page.get_by_role("dialog", name="Different temperatures")
+    await dialog.get_by_label("How many answers").select_option("2")
+    await dialog.get_by_label("Answer 1").fill("0")
+    await dialog.get_by_label("Answer 2").fill("1.7")
+    await dialog.get_by_role("button", name="Regenerate").click()
+    cards = page.locator(".pt-card")
+    await expect(cards).to_have_count(2)
+    await expect(cards.nth(0).locator(".pt-meta")).to_contain_text("T 0 ·")
+    await expect(cards.nth(1).locator(".pt-meta")).to_contain_text("T 1.7 ·")
+    five, two = [frame for frame in sent if frame["type"] == "regenerate"]
+    assert five["n"] == 5
+    assert (two["n"], two["sampling"]) == (2, {"temperatures": [0, 1.7]})
+
+
+async def test_the_composer_asks_for_as_many_as_were_chosen(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await page.get_by_role("button", name="How many answers").click()
+    await page.get_by_role("menuitemradio", name="×2").click()
+    await expect(page.get_by_role("button", name="2 answers")).to_have_attribute(
+        "aria-pressed", "true"
+    )
+    await page.reload()
+    await send(page, "hello")
+    await expect(page.locator(".pt-card")).to_have_count(2)
+
+
+async def test_a_message_continues_the_answer_that_was_touched_last(
+    page: Page, fake_server: AppProcess
+) -> None:
+    cards = await ask_three(page, fake_server, "hello")
+    hint = page.locator(".pt-candidates .pt-hint").last
+    await expect(hint).to_contain_text("continues answer 1")
+    await cards.nth(0).locator(".pt-card-body").focus()
+    await page.keyboard.press("ArrowRight")
+    await page.keyboard.press("ArrowRight")
+    await expect(cards.nth(2)).to_have_attribute("aria-current", "true")
+    await expect(cards.nth(0)).not_to_have_attribute("aria-current", "true")
+    await expect(hint).to_contain_text("continues answer 3")
+    await page.get_by_role("button", name="3 answers").click()
+    await send(page, "go on")
+    await expect(page.locator(".pt-message")).to_have_count(4)
+    await expect(page.locator(".pt-assistant").first).to_contain_text("answer2-0")
+    await expect(page.locator(".pt-assistant").first.locator(".pt-count")).to_have_text("3/3")
+
+
+async def test_on_a_phone_the_answer_in_sight_is_the_one_that_goes_on(
+    phone: Page, fake_server: AppProcess
+) -> None:
+    await ask_three(phone, fake_server, "hello")
+    await phone.locator(".pt-cards").evaluate("(row) => row.scrollTo(row.scrollWidth, 0)")
+    await expect(phone.locator(".pt-candidates .pt-hint").last).to_contain_text(
+        "continues answer 3"
+    )
+    await send(phone, "go on")
+    await expect(phone.locator(".pt-assistant").first).to_contain_text("answer2-0")
+
+
+async def test_an_answer_cut_short_is_continued_from_its_card(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await page.get_by_role("button", name="3 answers").click()
+    await send(page, "a long one")
+    cards = page.locator(".pt-card")
+    await text_grows(cards.nth(1).locator(".pt-prose"))
+    await page.get_by_role("button", name="Stop answer 2").click()
+    await expect(cards.nth(1)).to_have_attribute("data-status", "stopped")
+    await expect(cards.nth(0)).to_have_attribute("data-status", "generating")
+    await stop(page)
+    kept = await cards.nth(1).locator(".pt-prose").inner_text()
+    await page.get_by_role("button", name="Continue answer 2").click()
+    await expect(cards).to_have_count(0)
+    answer = page.locator(".pt-assistant .pt-prose")
+    await expect(answer).to_contain_text(kept.strip())
+    await text_grows(answer)
+    await stop(page)
+
+
+async def test_a_selection_in_a_card_is_continued(page: Page, fake_server: AppProcess) -> None:
+    cards = await ask_three(page, fake_server, "hello")
+    prose = await cards.nth(1).locator(".pt-prose").element_handle()
+    await select_words(page, "answer1-3", prose)
+    bar = page.get_by_role("toolbar", name="Continue from here")
+    await bar.get_by_role("button", name="Continue from here", exact=True).click()
+    await expect(cards).to_have_count(0)
+    answer = page.locator(".pt-assistant .pt-prose")
+    await expect(answer).to_contain_text("answer1-2 answer1-3answer0-0")
+
+
+async def test_compare_marks_where_answers_part_and_what_the_model_thought(
+    page: Page, fake_server: AppProcess
+) -> None:
+    cards = await ask_three(page, fake_server, "hello")
+    toggle = page.get_by_role("button", name="Compare")
+    before = await cards.nth(1).locator(".pt-prose").inner_html()
+    await toggle.click()
+    await expect(toggle).to_have_attribute("aria-pressed", "true")
+    marks = page.locator(".pt-leaves")
+    await expect(marks).to_have_text(["0", "1", "2"])
+    for index in range(3):
+        # One token is one byte here: all answers begin with "answer".
+        text = await cards.nth(index).locator(".pt-prose").inner_text()
+        assert text.startswith(f"answer{index}-0 ")
+    await marks.nth(1).hover()
+    choices = page.locator(".pt-choices")
+    await expect(choices.locator("li")).to_have_count(6)
+    await expect(choices.locator("li").first).to_have_text("a50 %")
+    await expect(choices.locator(".pt-drawn")).to_have_text("10.1 %")
+    await page.mouse.move(5, 5)
+    await expect(choices).to_have_count(0)
+    await marks.nth(2).focus()
+    await expect(choices.locator(".pt-drawn")).to_have_text("20.1 %")
+    await page.keyboard.press("Escape")
+    await expect(choices).to_have_count(0)
+    await toggle.click()
+    await expect(marks).to_have_count(0)
+    assert await cards.nth(1).locator(".pt-prose").inner_html() == before

@@ -1,0 +1,72 @@
+// One open candidate: its text, what it costs and how it ended, and what can be done with it.
+"use strict";
+
+(function (P) {
+  const { h } = P;
+
+  P.Card = class {
+    // `actions`: pick(message), stop(index), goOn(message, place), regenerate(message, {n}), focus(message).
+    constructor(message, actions) {
+      const name = `answer ${message.candidate_index + 1}`;
+      this.actions = actions;
+      this.prose = new P.Prose();
+      this.wait = h("div", { class: "pt-wait" });
+      this.stats = h("span", { class: "pt-meta" });
+      this.stop = P.iconButton("stop", `Stop ${name}`, () => actions.stop(this.message.candidate_index));
+      this.blocks = h("p", { class: "pt-blocks" });
+      this.note = h("p", { class: "pt-note" });
+      this.use = P.button("check", "Use this", () => actions.pick(this.message), { class: "pt-button pt-primary pt-use" });
+      this.goOn = P.iconButton("goon", `Continue ${name}`, () => actions.goOn(this.message, {}));
+      this.again = P.iconButton("again", `Try ${name} again`, () => actions.regenerate(this.message, { n: 1 }));
+      this.copy = P.iconButton("copy", `Copy ${name}`, (event) => P.copyText(this.message.content, event.currentTarget));
+      this.body = h("div", { class: "pt-card-body", tabindex: 0, role: "group", "aria-label": `Text of ${name}` }, this.prose.node, this.wait);
+      const head = h("header", {}, h("h3", {}, `Answer ${message.candidate_index + 1}`), this.stats, this.stop);
+      const foot = h("footer", {}, this.note, this.blocks, h("div", { class: "pt-card-buttons" }, this.use, this.goOn, this.again, this.copy));
+      this.node = h("article", { class: "pt-card", "data-id": message.id }, head, this.body, foot);
+      this.use.append(h("kbd", {}, String(message.candidate_index + 1)));
+      this.follows = true;
+      this.body.addEventListener("scroll", () => (this.follows = this.atEnd()));
+      for (const type of ["focusin", "pointerdown"]) this.node.addEventListener(type, () => actions.focus(this.message));
+      this.update(message, 1);
+    }
+
+    atEnd() {
+      return this.body.scrollHeight - this.body.scrollTop - this.body.clientHeight < 40;
+    }
+
+    update(message, count) {
+      this.message = message;
+      const generating = message.status === "generating";
+      this.node.dataset.status = message.status;
+      this.node.setAttribute("aria-label", `Answer ${message.candidate_index + 1} of ${count}`);
+      this.stop.hidden = !generating;
+      this.goOn.hidden = generating || !P.isCutShort(message);
+      this.again.hidden = message.status !== "error";
+      this.copy.hidden = generating || !message.content;
+      P.setText(this.stats, [P.temperatureLine(message), generating ? "" : P.usageLine({ ...message, timings: { ...message.timings, ttft_ms: 0 } })].filter(Boolean).join(" · "));
+      P.setText(this.blocks, [P.finishLabel(message.finish_reason), P.blocksLine(message.kv)].filter(Boolean).join(" · "));
+      const note = P.endNote(message);
+      P.setText(this.note, note && ["error", "interrupted"].includes(message.status) ? note.text : "");
+      if (!generating || this.prose.isEmpty) this.prose.set(message.html, "");
+      if (!generating) this.wait.replaceChildren();
+    }
+
+    // Whether a new message would continue this one.
+    setCurrent(current) {
+      this.node.classList.toggle("pt-current", current);
+      if (current) this.node.setAttribute("aria-current", "true");
+      else this.node.removeAttribute("aria-current");
+    }
+
+    // For who has followed the end; nobody who reads elsewhere is moved.
+    toBeginning() {
+      if (this.follows) this.body.scrollTop = 0;
+    }
+
+    setLive(part, progress) {
+      this.prose.set(part.html, part.tail);
+      this.wait.replaceChildren(...(part.waits || this.prose.isEmpty ? [P.progressNode(progress)] : []));
+      if (this.follows) this.body.scrollTop = this.body.scrollHeight;
+    }
+  };
+})(window.Pageturn);

@@ -1,0 +1,150 @@
+// Compare: marks where each of several finished answers leaves the text that it shares with another, and shows at the
+// first token that differs what the model thought it could say there.
+"use strict";
+
+(function (P) {
+  const { h } = P;
+  const GAP_PX = 8;
+  let popup = null;
+  let owner = null;
+
+  function hidePopup() {
+    popup?.remove();
+    [popup, owner] = [null, null];
+  }
+
+  // A token's text, with what cannot be seen made visible.
+  const visible = (text) => (text === "" ? "(end)" : text.replace(/ /g, "·").replace(/\n/g, "⏎").replace(/\t/g, "⇥"));
+
+  function row({ text, probability, drawn }) {
+    const bar = h("i", {});
+    bar.style.width = `${100 * probability}%`;
+    return h("li", { class: drawn ? "pt-drawn" : null }, h("code", {}, visible(text)), h("span", { class: "pt-bar", "aria-hidden": "true" }, bar), h("b", {}, P.percent(probability, 1)));
+  }
+
+  function placePopup() {
+    const box = owner.getBoundingClientRect();
+    const room = document.documentElement.clientWidth - popup.offsetWidth - GAP_PX;
+    const above = box.top - popup.offsetHeight - GAP_PX;
+    popup.style.left = `${Math.max(GAP_PX, Math.min(box.left, room))}px`;
+    popup.style.top = `${above > GAP_PX ? above : box.bottom + GAP_PX}px`;
+  }
+
+  function showChoices(mark, choices) {
+    hidePopup();
+    owner = mark;
+    const title = choices.some((choice) => choice.drawn) ? "What the model thought here" : "The answer ended here; what else it thought of";
+    popup = h("div", { class: "pt-choices", id: "pt-choices", role: "tooltip" }, h("p", {}, title), h("ol", {}, ...choices.map(row)));
+    document.body.append(popup);
+    placePopup();
+  }
+
+  // The part of the first text node behind `from` that holds something to see, up to `to`; null behind the last one.
+  function markRange(nodes, from, to) {
+    let start = 0;
+    for (const node of nodes) {
+      const begin = Math.max(from - start, 0);
+      const seen = node.data.slice(begin).search(/\S/);
+      const wanted = Math.max(to - start, begin + seen + 1);
+      start += node.length;
+      if (begin >= node.length || seen < 0) continue;
+      const range = document.createRange();
+      range.setStart(node, begin + seen);
+      range.setEnd(node, Math.min(wanted, node.length));
+      return range;
+    }
+    return null;
+  }
+
+  // Where a stretch of the source, given in code points, begins and ends in what is shown.
+  function shownStretch({ content }, shown, start, end) {
+    const [from, to] = [start, end].map((place) => [...content].slice(0, place).join("").length);
+    const places = P.places.placesInSource(content, shown);
+    const [after, last] = [places.findIndex((place) => place > from), places.findIndex((place) => place >= to)];
+    return [after < 0 ? shown.length : after - 1, last < 0 ? shown.length : last];
+  }
+
+  P.Compare = class {
+    // `cards()`: the cards of the open candidates.
+    constructor(cards) {
+      this.cards = cards;
+      this.isOn = false;
+      this.button = P.button("compare", "Compare", () => this.toggle(), { class: "pt-button pt-compare", "aria-pressed": "false", hidden: true });
+    }
+
+    // With finished answers only; whatever changes ends it.
+    update(canCompare) {
+      this.button.hidden = !canCompare;
+      if (!canCompare && this.isOn) this.clear();
+    }
+
+    toggle() {
+      if (this.isOn) this.clear();
+      else this.draw();
+    }
+
+    async draw() {
+      this.setOn(true);
+      const cards = this.cards();
+      try {
+        const { answers } = await P.api("GET", `messages/${cards[0].message.id}/partings`);
+        if (!this.isOn) return;
+        const ranges = cards.map((card) => this.markCard(card, answers.find((answer) => answer.message_id === card.message.id)));
+        CSS.highlights?.set("pt-common", new Highlight(...ranges));
+        P.say("Point at a mark, or tab to it, to see what the model thought there.");
+      } catch (error) {
+        this.clear();
+        P.failureToast(`Not compared: ${error.message}`);
+      }
+    }
+
+    // Returns the range of the text before the mark.
+    markCard(card, { at_token, start, end }) {
+      const { message, prose } = card;
+      const nodes = P.places.textNodes(prose.node);
+      const shown = nodes.map((node) => node.data).join("");
+      const range = start < end ? markRange(nodes, ...shownStretch(message, shown, start, end)) : null;
+      const words = range ? range.toString().trim() : "its end";
+      const mark = h("mark", { class: "pt-leaves", tabindex: 0, role: "button", "aria-label": `Answer ${message.candidate_index + 1} goes its own way with “${words}”` });
+      if (range) range.surroundContents(mark);
+      else prose.node.append(h("p", {}, (mark.append("ends here"), mark)));
+      this.listen(mark, message.id, at_token);
+      const common = document.createRange();
+      common.setStart(prose.node, 0);
+      common.setEndBefore(mark);
+      return common;
+    }
+
+    listen(mark, messageId, atToken) {
+      let choices = null;
+      const show = async () => {
+        mark.setAttribute("aria-describedby", "pt-choices");
+        choices ??= P.api("GET", `messages/${messageId}/choices?at_token=${atToken}`);
+        try {
+          const found = (await choices).choices;
+          if (mark.matches(":hover, :focus")) showChoices(mark, found);
+        } catch (error) {
+          choices = null;
+          P.failureToast(`Not known: ${error.message}`);
+        }
+      };
+      for (const type of ["pointerenter", "focus"]) mark.addEventListener(type, show);
+      for (const type of ["pointerleave", "blur"]) mark.addEventListener(type, hidePopup);
+      mark.addEventListener("keydown", (event) => event.key === "Escape" && (event.preventDefault(), hidePopup()));
+    }
+
+    setOn(isOn) {
+      this.isOn = isOn;
+      this.button.setAttribute("aria-pressed", String(isOn));
+    }
+
+    clear() {
+      this.setOn(false);
+      hidePopup();
+      CSS.highlights?.delete("pt-common");
+      for (const card of this.cards()) card.prose.redraw();
+    }
+  };
+
+  document.addEventListener("scroll", () => popup && placePopup(), { capture: true, passive: true });
+})(window.Pageturn);

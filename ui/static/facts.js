@@ -1,0 +1,69 @@
+// What is known of an answer: the short line under it, and all of it on demand.
+"use strict";
+
+(function (P) {
+  const { h } = P;
+
+  // "T 1.3", when candidates differ in it or it is not the usual.
+  P.temperatureLine = ({ sampling }) => (sampling?.temperature === undefined ? "" : `T ${sampling.temperature}`);
+
+  // "128 tokens · 61.2 tokens/s · first after 210 ms", as far as it is known.
+  P.usageLine = function (message) {
+    const { usage, timings } = message;
+    if (!usage) return "";
+    const parts = [P.plural(usage.completion_tokens, "token")];
+    if (timings?.tokens_per_second) parts.push(`${timings.tokens_per_second.toFixed(1)} tokens/s`);
+    if (timings?.tokens_per_step > 1.05) parts.push(`${timings.tokens_per_step.toFixed(1)} tokens per step`);
+    if (timings?.ttft_ms) parts.push(`first after ${P.milliseconds(timings.ttft_ms)}`);
+    return parts.join(" · ");
+  };
+
+  P.blocksLine = function (kv) {
+    return kv ? `shared ${P.plural(kv.blocks_shared, "block")} · private ${kv.blocks_private}` : "";
+  };
+
+  P.receiptLine = (kv) => (kv ? `${P.plural(kv.blocks_released, "block")} freed in ${kv.release_ms.toFixed(kv.release_ms < 1 ? 2 : 1)} ms` : "");
+
+  P.finishLabel = (reason) => ({ stop: "complete", length: "reached the length limit", abort: "stopped", error: "failed" })[reason] || "";
+
+  // How an answer ended, when that is worth a line: {text, retry}.
+  P.endNote = function (message) {
+    const { status, finish_reason, kv } = message;
+    if (status === "stopped") return { text: ["Stopped", P.receiptLine(kv)].filter(Boolean).join(" · ") };
+    if (status === "interrupted") return { text: "Interrupted: the server stopped while this was being written.", retry: true };
+    if (status === "error") return { text: message.error ? `This answer failed: ${message.error}` : "This answer failed.", retry: true };
+    if (finish_reason === "length") return { text: "The length limit was reached here." };
+    return null;
+  };
+
+  // Whether an answer ended before its own end.
+  P.isCutShort = ({ content, status, finish_reason }) => Boolean(content) && (["stopped", "interrupted"].includes(status) || finish_reason === "length");
+
+  // Greedy answers do not depend on their seed.
+  const isDrawn = ({ seed, sampling }) => seed !== null && sampling?.temperature !== 0;
+
+  // `useSeed(seed)` is called when a person wants the same draw again.
+  function rows(message, useSeed) {
+    const { usage, timings, kv, sampling, seed } = message;
+    const cached = usage?.prompt_tokens_details.cached_tokens;
+    const again = () => P.button("again", String(seed), () => useSeed(seed), { class: "pt-button pt-quiet pt-seed", title: "Use this seed for the next answers", "aria-label": `Seed ${seed}: use it again` });
+    const others = Object.entries(sampling ?? {}).filter(([key]) => !["temperature", "seed"].includes(key));
+    return [
+      ["Model", message.model],
+      ["Answer", usage && P.plural(usage.completion_tokens, "token")],
+      ["Prompt", usage && `${P.plural(usage.prompt_tokens, "token")}, ${P.number(cached)} of them cached`],
+      ["Left out of the prompt", message.dropped_messages ? `the oldest ${P.plural(message.dropped_messages, "message")}` : null],
+      ["Speed", timings?.tokens_per_second ? `${timings.tokens_per_second.toFixed(1)} tokens/s` : null],
+      ["First words after", timings?.ttft_ms ? P.milliseconds(timings.ttft_ms) : null],
+      ["Memory", P.blocksLine(kv)],
+      ["Temperature", sampling?.temperature === undefined ? null : String(sampling.temperature)],
+      ...others.map(([key, value]) => [key, typeof value === "object" ? JSON.stringify(value) : String(value)]),
+      ["Seed", isDrawn(message) ? again() : null],
+    ];
+  }
+
+  P.factsNode = function (message, useSeed) {
+    const known = rows(message, useSeed).filter(([, value]) => value);
+    return h("dl", { class: "pt-facts" }, ...known.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+  };
+})(window.Pageturn);
