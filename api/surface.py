@@ -6,7 +6,17 @@ from typing import Any, Protocol
 from chat.ports import Engine as ChatEngine
 from chat.ports import Stream
 from engine.chat_template import DEFAULT_OPTIONS, TemplateOptions
-from engine.stats import BlockInfo, EngineStatus, FinishedCandidate, RequestInfo
+from engine.stats import (
+    BlockCells,
+    BlockDetail,
+    BlockInfo,
+    EngineStatus,
+    FinishedCandidate,
+    ModelInfo,
+    RequestDetail,
+    RequestInfo,
+    RequestsReport,
+)
 
 
 class Engine(ChatEngine, Protocol):
@@ -26,6 +36,16 @@ class Engine(ChatEngine, Protocol):
     async def block_map(self) -> tuple[BlockInfo, ...]: ...
 
     async def requests(self) -> tuple[RequestInfo, ...]: ...
+
+    async def requests_report(self) -> RequestsReport: ...
+
+    async def request(self, request_id: int) -> RequestDetail | None: ...
+
+    async def block_cells(self) -> BlockCells: ...
+
+    async def block(self, block_id: int) -> BlockDetail | None: ...
+
+    def abort(self, request_id: int) -> None: ...
 
     @property
     def knows_tools(self) -> bool: ...

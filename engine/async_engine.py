@@ -28,12 +28,16 @@ from engine.request_stream import RequestStream
 from engine.sampling_params import SamplingParams, validate_for_model
 from engine.sequence import Request
 from engine.stats import (
+    BlockCells,
+    BlockDetail,
     BlockInfo,
     EngineStats,
     EngineStatus,
     FinishedCandidate,
     ModelInfo,
+    RequestDetail,
     RequestInfo,
+    RequestsReport,
 )
 from engine.waiting_room import WaitingRoom
 from engine.worker import (
@@ -153,6 +157,26 @@ class AsyncEngine:
     async def requests(self) -> tuple[RequestInfo, ...]:
         """The live requests in order of arrival."""
         return await self._ask(EngineCore.requests)
+
+    async def requests_report(self) -> RequestsReport:
+        """Live and ended requests, and what sharing saves, all of one moment."""
+        return await self._ask(EngineCore.requests_report)
+
+    async def request(self, request_id: int) -> RequestDetail | None:
+        """A live request, or one that has ended lately, with what happened to it."""
+        return await self._ask(lambda core: core.request(request_id))
+
+    async def block_cells(self) -> BlockCells:
+        """Every block in compact form, for a map that is drawn often."""
+        return await self._ask(EngineCore.block_cells)
+
+    async def block(self, block_id: int) -> BlockDetail | None:
+        """One block and who holds it; None if there is no such block."""
+        return await self._ask(lambda core: core.block(block_id))
+
+    def abort(self, request_id: int) -> None:
+        """End a request, whoever reads its stream. Too late is not an error."""
+        self._worker.abort(request_id, None)
 
     # --- text ------------------------------------------------------------------------------------
 

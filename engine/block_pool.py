@@ -11,6 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from engine.prefix_cache import PartHit, PrefixCache, pack
 from engine.stats import BlockCounts, BlockState
 
+_NUMBERS = {state: number for number, state in enumerate(BlockState)}
+_FREE, _CACHED, _PRIVATE, _SHARED = _NUMBERS.values()
+
 
 class Block:
     """One block. `ref_count` counts block tables plus `num_pending_reads`, the copies that will read it this step.
@@ -101,13 +104,18 @@ class FreeBlockQueue:
 
 
 class BlockPool:
-    """`num_blocks` blocks of `block_size` tokens, and the prefix cache over them."""
+    """`num_blocks` blocks of `block_size` tokens, and the prefix cache over them.
+
+    `states` has a byte per block, the number of its state in `BlockState`: kept at every change, so that a picture of a large
+    pool is a copy of bytes.
+    """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.block_size = block_size
         self.blocks = [Block(block_id) for block_id in range(num_blocks)]
         self.free_queue = FreeBlockQueue(self.blocks)
         self.tokens_stored = 0
+        self.states = bytearray(num_blocks)
         self._cache = PrefixCache()
         self._num_private = self._num_shared = self._num_cached = 0
 
@@ -138,6 +146,7 @@ class BlockPool:
         block.ref_count = 1
         block.num_tokens = 0
         self._num_private += 1
+        self.states[block.block_id] = _PRIVATE
         return block.block_id
 
     def share(self, block_id: int) -> None:
@@ -149,9 +158,11 @@ class BlockPool:
             self._num_cached -= 1
             self._num_private += 1
             self.tokens_stored += block.num_tokens
+            self.states[block_id] = _PRIVATE
         elif block.ref_count == 1:
             self._num_private -= 1
             self._num_shared += 1
+            self.states[block_id] = _SHARED
         block.ref_count += 1
 
     def free(self, block_table: Sequence[int]) -> int:
@@ -190,6 +201,8 @@ class BlockPool:
         free = {block.block_id for block in self.free_queue}
         live = [block for block in self.blocks if block.ref_count]
         keyed = [block for block in self.blocks if block.key is not None]
+        states = bytes(_NUMBERS[block.state] for block in self.blocks)
+        assert self.states == states, "a block's state is not kept"
         assert free.isdisjoint(block.block_id for block in live), "a block is free and referenced"
         assert len(free) + len(live) == len(self.blocks), "a block is neither free nor referenced"
         assert len(free) == len(self.free_queue), "the free queue miscounts itself"
@@ -217,13 +230,16 @@ class BlockPool:
         if block.ref_count == 1:
             self._num_shared -= 1
             self._num_private += 1
+            self.states[block.block_id] = _PRIVATE
         elif block.ref_count == 0:
             self._num_private -= 1
             self.tokens_stored -= block.num_tokens
             if block.key is None:
                 self.free_queue.appendleft(block)
+                self.states[block.block_id] = _FREE
             else:
                 self._num_cached += 1
                 self.free_queue.append(block)
+                self.states[block.block_id] = _CACHED
             return True
         return False

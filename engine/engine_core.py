@@ -9,7 +9,15 @@ from typing import Protocol
 from engine.outputs import FinishReason, ModelRunnerOutput, SchedulerOutput, StepOutput
 from engine.scheduler import Scheduler
 from engine.sequence import Request
-from engine.stats import BlockInfo, EngineStats, RequestInfo
+from engine.stats import (
+    BlockCells,
+    BlockDetail,
+    BlockInfo,
+    EngineStats,
+    RequestDetail,
+    RequestInfo,
+    RequestsReport,
+)
 
 
 class Executor(Protocol):
@@ -65,6 +73,22 @@ class EngineCore:
     def requests(self) -> tuple[RequestInfo, ...]:
         """The live requests in order of arrival."""
         return self._scheduler.requests()
+
+    def requests_report(self) -> RequestsReport:
+        """Live and ended requests, and what sharing saves."""
+        return self._scheduler.requests_report()
+
+    def request(self, request_id: int) -> RequestDetail | None:
+        """A live request, or one that has ended lately, with what happened to it."""
+        return self._scheduler.request(request_id)
+
+    def block_cells(self) -> BlockCells:
+        """Every block in compact form."""
+        return self._scheduler.block_cells()
+
+    def block(self, block_id: int) -> BlockDetail | None:
+        """One block and who holds it."""
+        return self._scheduler.block(block_id)
 
     def block_map(self) -> tuple[BlockInfo, ...]:
         """Every block, in order of id."""

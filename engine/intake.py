@@ -50,12 +50,13 @@ class Intake:
         self._config, self._kv, self._roster = config, kv, roster
         self._fitting: dict[Sequence, int] = {}
         self._too_large: list[Sequence] = []
+        self._deferred: list[Sequence] = []
         self._is_closed = False
         self._num_spare = 0
 
     def find(self, budget: int, prefills: list[Sequence]) -> dict[Sequence, int]:
         """Those that fit all together beside the running `prefills`, each with how many tokens it has to compute."""
-        self._fitting, self._too_large, self._is_closed = {}, [], False
+        self._fitting, self._too_large, self._deferred, self._is_closed = {}, [], [], False
         if not self._roster.waiting:
             return self._fitting
         room = self._measure_room(prefills)
@@ -66,7 +67,9 @@ class Intake:
             if room.is_full or len(self._too_large) >= MAX_LOOKAHEAD:
                 self._is_closed = True
                 break
-            if not self._is_behind_a_sibling(seq):
+            if self._is_behind_a_sibling(seq):
+                self._deferred.append(seq)
+            else:
                 budget -= self._consider(seq, room)
         self._num_spare = room.num_blocks
         return self._fitting
@@ -86,15 +89,24 @@ class Intake:
                 if self._roster.is_before(other, seq):
                     other.request.num_overtakes += 1
 
-    def is_short(self, seq: Sequence) -> bool:
-        """Whether a waiting sequence waits for blocks or slots, or behind one that does; else it waits for the budget."""
-        return seq in self._too_large or (self._is_closed and seq not in self._fitting)
+    def reason(self, seq: Sequence) -> str:
+        """What a waiting sequence waits for: capacity (blocks or slots, or behind one that does), a sibling, or budget."""
+        if seq in self._deferred:
+            return "deferred"
+        is_short = seq in self._too_large or (self._is_closed and seq not in self._fitting)
+        return "capacity" if is_short else "budget"
+
+    @property
+    def num_deferred(self) -> int:
+        """How many let a sibling go first."""
+        return sum(map(_waits, self._deferred))
 
     @property
     def num_short(self) -> int:
         """How many wait for blocks or slots. O(those that `find` looked at)."""
         if self._is_closed:
-            return len(self._roster.waiting) - sum(map(_waits, self._fitting))
+            num_others = sum(map(_waits, self._fitting)) + self.num_deferred
+            return len(self._roster.waiting) - num_others
         return sum(map(_waits, self._too_large))
 
     def _measure_room(self, prefills: list[Sequence]) -> _Room:

@@ -95,6 +95,7 @@ class Planner:
             self._roster.preempt(seq)
             self._kv.free(seq)
         self._tally.preemptions += 1
+        seq.request.note("preempted", time.monotonic(), seq.index)
         logger.debug("preempted sequence %s", seq.seq_id)
 
     def _choose_victim(self) -> Sequence:
@@ -119,6 +120,8 @@ class Planner:
         drafts = self._drafter.draft(decodes, (step.budget - len(decodes)) // 2)
         for seq, block_copies in zip(decodes, copies, strict=True):
             assert block_copies is not None, f"no block for sequence {seq.seq_id}"
+            if block_copies:
+                seq.request.note("copy_on_write", time.monotonic(), seq.index)
             draft = drafts.get(seq, [])
             if self._kv.allocate_slots(seq, 1 + len(draft)) is None:
                 draft = []
@@ -157,12 +160,15 @@ class Planner:
 
     def _admit(self, seq: Sequence) -> list[BlockCopy]:
         """Let `seq` run, from where the prefix cache ends; returns the copy that this takes, if any."""
-        is_first_pass = seq.status is SequenceStatus.WAITING
+        is_first_pass, now = seq.status is SequenceStatus.WAITING, time.monotonic()
         self.intake.note_start(seq)
         self._roster.admit(seq)
         block_copies = self._attach(seq)
+        kind = "started" if is_first_pass else "resumed"
+        seq.request.note(kind, now, seq.index, seq.num_computed_tokens)
         if is_first_pass:
-            seq.request.first_scheduled_time = time.monotonic()
+            seq.request.first_scheduled_time = now
+            self._tally.queue.add(now - seq.request.arrival_time)
             seq.num_cached_tokens = seq.num_computed_tokens
             if seq.request.state_sum is None:
                 self._tally.prefix_queries += seq.num_tokens

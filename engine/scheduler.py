@@ -27,10 +27,26 @@ from engine.outputs import (
 )
 from engine.planner import Planner
 from engine.pooling import StateSum
-from engine.reports import Tally, describe_blocks, describe_request
+from engine.reports import (
+    EndedRequests,
+    Tally,
+    count_savings,
+    describe_block,
+    describe_blocks,
+    describe_cells,
+    describe_request,
+)
 from engine.roster import Roster
 from engine.sequence import Request, Sequence, SequenceStatus
-from engine.stats import BlockInfo, EngineStats, RequestInfo
+from engine.stats import (
+    BlockCells,
+    BlockDetail,
+    BlockInfo,
+    EngineStats,
+    RequestDetail,
+    RequestInfo,
+    RequestsReport,
+)
 from engine.watchdog import Watchdog
 
 
@@ -49,6 +65,7 @@ class Scheduler:
         self._seq_ids = itertools.count()
         self._plan: SchedulerOutput | None = None
         self._ended: list[StepOutput] = []
+        self._ended_requests = EndedRequests()
         self._num_steps = 0
 
     # --- requests come and go --------------------------------------------------------------------
@@ -64,6 +81,7 @@ class Scheduler:
         self._beams.form(request)
         self._roster.enter(request)
         self._tally.requests += 1
+        request.note("queued", request.arrival_time, 0, len(request.prompt_token_ids))
 
     def abort(self, request_id: int, index: int | None = None) -> list[StepOutput]:
         """End one candidate, or all that still live, and free their blocks now. What has ended stays as it is."""
@@ -135,7 +153,9 @@ class Scheduler:
                 outputs += self._advance(seq, entry, output, now)
         self._plan = None
         self._roster.forget_heirs()
-        self._num_steps += bool(plan.scheduled)
+        if plan.scheduled:
+            self._num_steps += 1
+            self._tally.step_tokens.add(plan.num_scheduled_tokens)
         self._watchdog.note_outputs(outputs)
         return outputs
 
@@ -150,13 +170,13 @@ class Scheduler:
         if seq.request.state_sum is not None:
             sums = output.state_sums[seq.seq_id]
             seq.request.state_sum.add(seq.num_computed_tokens, num_tokens, sums)
-        self.kv.commit(seq, num_tokens)
+        self._commit(seq, num_tokens, now)
         outputs = [] if seq.output_token_ids else [_progress(seq)]
         if seq.request.group is not None:
             return outputs + self._advance_beams(seq, output, now)
         if seq.num_uncomputed_tokens:
             return outputs
-        candidates = self._fork_followers(seq) if seq.followers else [seq]
+        candidates = self._fork_followers(seq, now) if seq.followers else [seq]
         return outputs + [self._accept(s, output.samples.get(s.seq_id), now) for s in candidates]
 
     def _advance_drafted(
@@ -167,7 +187,7 @@ class Scheduler:
         drawn = (output.samples[seq.seq_id], *output.behind_drafts[seq.seq_id])
         outputs: list[StepOutput] = []
         for sampled, guessed in zip(drawn, (*draft, None), strict=True):
-            self.kv.commit(seq, 1)
+            self._commit(seq, 1, now)
             seq.num_accepted_drafts += bool(outputs)
             outputs.append(self._accept(seq, sampled, now))
             if sampled.token_id != guessed or seq.status is SequenceStatus.FINISHED:
@@ -176,6 +196,13 @@ class Scheduler:
         self._tally.draft_tokens += len(draft)
         self._tally.accepted_tokens += len(outputs) - 1
         return outputs
+
+    def _commit(self, seq: Sequence, num_tokens: int, now: float) -> None:
+        self.kv.commit(seq, num_tokens)
+        if num_tokens > 1 or not seq.output_token_ids:
+            seq.request.note("chunk", now, seq.index, num_tokens)
+        elif seq.num_computed_tokens % self.config.block_size == 1 or self.config.block_size == 1:
+            seq.request.note("block", now, seq.index, seq.num_computed_tokens)
 
     def _advance_beams(
         self, seq: Sequence, output: ModelRunnerOutput, now: float
@@ -187,14 +214,16 @@ class Scheduler:
             has_progress = self._beams.part(seq)
         elif seq.followers or seq is seq.request.sequences[-1]:
             outputs = self._beams.advance(seq.request, output, now)
+            self._note_ends(seq.request, outputs)
         if has_progress:
             self._watchdog.note_draw()
         return outputs
 
-    def _fork_followers(self, leader: Sequence) -> list[Sequence]:
+    def _fork_followers(self, leader: Sequence, now: float) -> list[Sequence]:
         followers = self._roster.release_followers(leader)
         for seq in followers:
             self.kv.fork(leader, seq)
+            seq.request.note("fork", now, seq.index)
         candidates = [leader, *followers]
         if followers:
             for seq in candidates:
@@ -211,6 +240,7 @@ class Scheduler:
             if sampled.error is not None:
                 error = self._end(seq, FinishReason.ERROR, error=sampled.error)
                 return _step_output(seq, end=error)
+            self._note_token(seq, now)
             seq.append(sampled.token_id, now)
             self._tally.generated_tokens += 1
             if sampled.token_id in seq.end_token_ids:
@@ -221,6 +251,14 @@ class Scheduler:
             reason = FinishReason.LENGTH
         end = self._end(seq, reason, stop_token_id=stop_token_id) if reason else None
         return _step_output(seq, sampled=sampled, end=end)
+
+    def _note_token(self, seq: Sequence, now: float) -> None:
+        """Before a drawn token is added."""
+        if seq.last_token_time is None:
+            self._tally.ttft.add(now - seq.request.arrival_time)
+            seq.request.note("first_token", now, seq.index)
+        elif now > seq.last_token_time:
+            self._tally.itl.add(now - seq.last_token_time)
 
     def _end_with_embedding(self, seq: Sequence, state_sum: StateSum) -> StepOutput:
         values = state_sum.embedding()
@@ -253,7 +291,20 @@ class Scheduler:
         outputs = self._beams.end(request, indices, reason, error)
         if outputs:
             self._watchdog.note_end()
+        self._note_ends(request, outputs)
         return outputs
+
+    def _note_ends(self, request: Request, outputs: list[StepOutput]) -> None:
+        """What is left of those that end, and of the request once all have."""
+        now = time.monotonic()
+        for output in outputs:
+            if output.end is not None:
+                num_tokens = output.end.usage.completion_tokens
+                request.note("end", now, output.index, num_tokens, output.end.reason)
+                if output.end.reason is FinishReason.ABORT:
+                    self._tally.release.add(output.end.kv.release_ms / 1e3)
+        if outputs and request.request_id not in self._roster.requests:
+            self._ended_requests.add(request, now, time.time())
 
     def _end(
         self,
@@ -276,7 +327,9 @@ class Scheduler:
         seq.finish_reason = reason
         self._watchdog.note_end()
         timings = seq.timings(time.monotonic())
-        return SequenceEnd(reason, seq.usage(), timings, kv, stop_token_id, error)
+        end = SequenceEnd(reason, seq.usage(), timings, kv, stop_token_id, error)
+        self._note_ends(seq.request, [_step_output(seq, end=end)])
+        return end
 
     def _make_sequence(self, request: Request, index: int) -> Sequence:
         params = request.params
@@ -295,6 +348,8 @@ class Scheduler:
         """The published picture. O(running sequences), whatever the size of the pool."""
         pool, counts = self.kv.pool, self.kv.pool.counts
         num_waiting, num_short = len(self._roster.waiting), self._planner.intake.num_short
+        num_deferred = self._planner.intake.num_deferred
+        num_references = sum(len(seq.block_table) for seq in self._roster.running)
         return EngineStats(
             time=time.time(),
             num_steps=self._num_steps,
@@ -304,24 +359,48 @@ class Scheduler:
             num_running=len(self._roster.running),
             num_waiting=num_waiting,
             waiting_capacity=num_short,
-            waiting_budget=num_waiting - num_short,
+            waiting_budget=num_waiting - num_short - num_deferred,
             counters=self._tally.counters(self.kv.num_cow_copies),
             counterfactual_bytes=self._counterfactuals.live(pool, self._roster.running),
             counterfactual_bytes_ended=self._counterfactuals.ended(),
             internal_fragmentation=self._counterfactuals.fragmentation(pool),
+            waiting_deferred=num_deferred,
+            blocks_saved=num_references - counts.private - counts.shared,
+            distributions=self._tally.distributions(),
         )
 
     def requests(self) -> tuple[RequestInfo, ...]:
         """The live requests in order of arrival."""
         now = time.monotonic()
         reasons = {
-            seq.request.request_id: "capacity" if self._planner.intake.is_short(seq) else "budget"
-            for seq in self._roster.waiting
+            seq.request.request_id: self._planner.intake.reason(seq) for seq in self._roster.waiting
         }
         return tuple(
             describe_request(request, self.kv.pool, now, reasons.get(request.request_id))
             for request in self._roster.requests.values()
         )
+
+    def requests_report(self) -> RequestsReport:
+        """Live and ended requests, and what sharing saves."""
+        by_forks, by_prefix_cache = count_savings(self.kv.pool, self._roster.requests.values())
+        recent = tuple(detail.info for detail in self._ended_requests.newest_first())
+        return RequestsReport(self.requests(), recent, by_forks, by_prefix_cache)
+
+    def request(self, request_id: int) -> RequestDetail | None:
+        """A live request, or one that has ended lately, with what happened to it."""
+        request = self._roster.requests.get(request_id)
+        if request is None:
+            return self._ended_requests.find(request_id)
+        (info,) = (info for info in self.requests() if info.request_id == request_id)
+        return RequestDetail(info, tuple(request.timeline.events))
+
+    def block_cells(self) -> BlockCells:
+        """Every block in compact form. O(references to blocks), and a copy of a byte per block."""
+        return describe_cells(self.kv.pool, self._roster.running)
+
+    def block(self, block_id: int) -> BlockDetail | None:
+        """One block and who holds it; None if there is no such block."""
+        return describe_block(self.kv.pool, self._roster.running, block_id)
 
     def block_map(self) -> tuple[BlockInfo, ...]:
         """Every block, in order of id."""

@@ -17,6 +17,7 @@ from engine.outputs import FinishReason, SampleRequest, Timings, Usage
 from engine.pooling import StateSum
 from engine.prompt_lookup import PromptLookup
 from engine.sampling_params import SamplingParams
+from engine.timeline import EventKind, RequestEvent, Timeline
 
 
 class SequenceStatus(StrEnum):
@@ -61,6 +62,26 @@ class Request:
     first_scheduled_time: float | None = None
     num_overtakes: int = 0
     group: "BeamGroup | None" = None
+    timeline: Timeline = field(default_factory=Timeline)
+
+    def count_blocks(self) -> int:
+        """How many blocks its sequences hold; what they share counts once."""
+        if len(self.sequences) == 1:
+            return len(self.sequences[0].block_table)
+        return len({block_id for seq in self.sequences for block_id in seq.block_table})
+
+    def note(
+        self,
+        kind: EventKind,
+        now: float,
+        index: int,
+        num_tokens: int = 0,
+        reason: str | None = None,
+    ) -> None:
+        """Remember what happened to it. Time never goes back, though a step's events are timed where they occur."""
+        time_s = max(now - self.arrival_time, self.timeline.last_s)
+        num_blocks = self.count_blocks()
+        self.timeline.add(RequestEvent(time_s, kind, index, num_tokens, num_blocks, reason))
 
 
 @dataclass(slots=True, eq=False)

@@ -1,10 +1,16 @@
 """Immutable pictures of the engine, published by the worker thread. Readers never touch live state."""
 
+from array import array
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from engine.distributions import Distribution
 from engine.outputs import FinishReason, Timings, Usage
+from engine.timeline import RequestEvent
+
+STEP_EDGES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+"""Of vLLM's histogram of tokens per step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +69,38 @@ class InternalFragmentation:
 
 
 @dataclass(frozen=True, slots=True)
+class Distributions:
+    """Totals since start, in seconds but for `step_tokens`.
+
+    ttft: from arrival to a candidate's first token; itl: between two tokens of a candidate that come in different steps; queue: from arrival to the
+    request's first step; release: what freeing the blocks of an aborted candidate took; step_tokens: tokens that a step
+    computed. Beams, whose text comes at the end, have no ttft and no itl.
+    """
+
+    ttft: Distribution
+    itl: Distribution
+    queue: Distribution
+    release: Distribution
+    step_tokens: Distribution
+
+
+NOTHING = Distribution()
+NO_DISTRIBUTIONS = Distributions(
+    *(NOTHING, NOTHING, NOTHING, NOTHING),
+    step_tokens=Distribution(STEP_EDGES, (0,) * (len(STEP_EDGES) + 1)),
+)
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStats:
     """The engine after a step. `time` is seconds since the epoch; waiting splits by reason.
 
     `counterfactual_bytes` and `internal_fragmentation` are of the live load, `counterfactual_bytes_ended` sums since start over
     the sequences that have ended.
 
-    waiting_capacity: no block or sequence slot is free for it; waiting_budget: this step's token budget was spent.
+    waiting_capacity: no block or sequence slot is free for it; waiting_budget: this step's token budget was spent;
+    waiting_deferred: a sibling computes what it will share. `blocks_saved` is how many blocks more the running sequences
+    would hold without sharing.
     """
 
     time: float
@@ -85,6 +116,9 @@ class EngineStats:
     counterfactual_bytes: CounterfactualBytes
     counterfactual_bytes_ended: CounterfactualBytes
     internal_fragmentation: InternalFragmentation
+    waiting_deferred: int = 0
+    blocks_saved: int = 0
+    distributions: Distributions = NO_DISTRIBUTIONS
 
 
 class BlockState(StrEnum):
@@ -107,9 +141,39 @@ class BlockInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestInfo:
-    """A live request. `state`: waiting | running | preempted; `waiting_reason`: capacity | budget | None.
+class BlockCells:
+    """The block map in compact form: per block the number of its state in `BlockState` (one byte), and its oldest request or 0."""
 
+    states: bytes
+    owners: "array[int]"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockHolder:
+    """A candidate that holds a block, as block number `position` of its table."""
+
+    request_id: int
+    index: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockDetail:
+    """One block looked at closely; `num_tokens` are stored in it."""
+
+    block_id: int
+    state: BlockState
+    ref_count: int
+    num_tokens: int
+    holders: tuple[BlockHolder, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestInfo:
+    """A request. `state`: waiting | running | preempted | finished; `waiting_reason`: capacity | budget | deferred | None.
+
+    `tokens_per_second` counts all candidates, from the first token on. `age_s` ends with the request, `ended_at` (seconds
+    since the epoch) and `finish_reasons`, one per candidate that has ended, say how. `ttft_ms` is the first candidate's.
     `blocks_saved`: how many more blocks its candidates would hold if none were shared between them.
     """
 
@@ -125,6 +189,32 @@ class RequestInfo:
     blocks_shared: int
     blocks_saved: int
     age_s: float
+    tokens_per_second: float = 0.0
+    queue_ms: float | None = None
+    ttft_ms: float | None = None
+    finish_reasons: tuple[str, ...] = ()
+    ended_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestDetail:
+    """A request with what happened to it, in order."""
+
+    info: RequestInfo
+    events: tuple[RequestEvent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestsReport:
+    """Live requests in order of arrival, ended ones from the last on, and how many blocks sharing saves at this moment.
+
+    saved_by_forks: held by more than one candidate of a request; saved_by_prefix_cache: by more than one request.
+    """
+
+    live: tuple[RequestInfo, ...]
+    recent: tuple[RequestInfo, ...]
+    saved_by_forks: int
+    saved_by_prefix_cache: int
 
 
 @dataclass(frozen=True, slots=True)

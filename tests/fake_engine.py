@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import math
 import time
+from array import array
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +30,10 @@ from engine.outputs import (
 )
 from engine.sampling_params import SamplingParams, validate_for_model
 from engine.stats import (
+    BlockCells,
     BlockCounts,
+    BlockDetail,
+    BlockHolder,
     BlockInfo,
     BlockState,
     CounterfactualBytes,
@@ -39,8 +43,11 @@ from engine.stats import (
     FinishedCandidate,
     InternalFragmentation,
     ModelInfo,
+    RequestDetail,
     RequestInfo,
+    RequestsReport,
 )
+from engine.timeline import RequestEvent
 from engine.waiting_room import WaitingRoom
 
 BLOCK_SIZE = 16
@@ -271,6 +278,39 @@ class FakeEngine:
             )
             for i, s in self.live.items()
         )
+
+    async def requests_report(self) -> RequestsReport:
+        """Live and ended requests, and what sharing saves, all of one moment."""
+        return RequestsReport(await self.requests(), (), 3, 1)
+
+    async def request(self, request_id: int) -> RequestDetail | None:
+        """A live request, or one that has ended lately, with what happened to it."""
+        infos = [info for info in await self.requests() if info.request_id == request_id]
+        events = (RequestEvent(0.0, "queued", 0, 3, 0), RequestEvent(0.5, "started", 0, 0, 4))
+        return RequestDetail(infos[0], events) if infos else None
+
+    async def block_cells(self) -> BlockCells:
+        """Every block in compact form, for a map that is drawn often."""
+        owners = [request_id for request_id in self.live for _ in range(4)][: self.num_blocks]
+        num_free = self.num_blocks - len(owners)
+        return BlockCells(
+            bytes([2] * len(owners) + [0] * num_free), array("Q", owners + [0] * num_free)
+        )
+
+    async def block(self, block_id: int) -> BlockDetail | None:
+        """One block and who holds it; None if there is no such block."""
+        if not 0 <= block_id < self.num_blocks:
+            return None
+        owner = (await self.block_cells()).owners[block_id]
+        if not owner:
+            return BlockDetail(block_id, BlockState.FREE, 0, 0, ())
+        holder = BlockHolder(owner, 0, block_id % 4)
+        return BlockDetail(block_id, BlockState.PRIVATE, 1, BLOCK_SIZE, (holder,))
+
+    def abort(self, request_id: int) -> None:
+        """End a request, whoever reads its stream. Too late is not an error."""
+        if stream := self.live.get(request_id):
+            stream.abort()
 
     @property
     def knows_tools(self) -> bool:

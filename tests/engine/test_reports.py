@@ -1,6 +1,7 @@
 """What people see of the scheduling half: stats, the block map, requests. Ten blocks of four tokens unless said."""
 
-from engine.stats import BlockInfo, BlockState
+from engine.reports import MAX_ENDED
+from engine.stats import BlockDetail, BlockHolder, BlockInfo, BlockState
 from tests.fakes import Harness
 
 
@@ -55,3 +56,109 @@ def test_requests_are_described_in_order_of_arrival() -> None:
     assert first.age_s >= 0
     assert (second.request_id, second.state, second.num_candidates) == (1, "waiting", 1)
     assert (second.blocks_private, second.blocks_shared, second.blocks_saved) == (0, 0, 0)
+
+
+def test_the_compact_map_says_what_the_long_one_does() -> None:
+    engine = Harness(num_blocks=12)
+    engine.add(prompt(9), max_tokens=1)
+    engine.run()
+    engine.add(prompt(6), n=2)
+    engine.step()
+    engine.add(prompt(6))
+    for _ in range(6):
+        cells, blocks = engine.scheduler.block_cells(), engine.scheduler.block_map()
+        numbers = {state: number for number, state in enumerate(BlockState)}
+        assert list(cells.states) == [numbers[block.state] for block in blocks]
+        assert list(cells.owners) == [min(block.owners, default=0) for block in blocks]
+        engine.step()
+
+
+def test_a_block_looked_at_closely() -> None:
+    engine = Harness()
+    engine.add(prompt(3))
+    engine.add(prompt(9), n=2)
+    engine.steps(2)
+    shared = engine.scheduler.block(engine.scheduler._roster.running[1].block_table[1])
+    assert shared is not None
+    assert (shared.state, shared.ref_count, shared.num_tokens) == (BlockState.SHARED, 2, 4)
+    assert shared.holders == (BlockHolder(1, 0, 1), BlockHolder(1, 1, 1))
+    assert engine.scheduler.block(9) == BlockDetail(9, BlockState.FREE, 0, 0, ())
+    assert engine.scheduler.block(10) is None
+    assert engine.scheduler.block(-1) is None
+
+
+def test_what_sharing_saves_within_requests_and_between_them() -> None:
+    engine = Harness(num_blocks=20)
+    engine.add(prompt(9), n=3, seed=1)
+    engine.steps(2)
+    report = engine.scheduler.requests_report()
+    assert (report.saved_by_forks, report.saved_by_prefix_cache) == (4, 0)
+    engine.add(prompt(9), max_tokens=20)
+    engine.step()
+    report = engine.scheduler.requests_report()
+    assert (report.saved_by_forks, report.saved_by_prefix_cache) == (4, 2)
+    assert engine.scheduler.stats().blocks_saved == 6
+    engine.run()
+    report = engine.scheduler.requests_report()
+    assert (report.saved_by_forks, report.saved_by_prefix_cache) == (0, 0)
+
+
+def test_requests_that_have_ended_are_remembered_newest_first() -> None:
+    engine = Harness()
+    engine.add(prompt(9), n=2, max_tokens=4)
+    engine.run()
+    engine.abort(engine.add(prompt(5)))
+    aborted, done = engine.scheduler.requests_report().recent
+    assert (aborted.request_id, aborted.state, aborted.finish_reasons) == (
+        1,
+        "finished",
+        ("abort",),
+    )
+    assert (aborted.generated_tokens, aborted.ttft_ms, aborted.queue_ms) == (0, None, None)
+    assert (done.num_candidates, done.generated_tokens) == (2, 8)
+    assert done.finish_reasons == ("length", "length")
+    assert (done.blocks_private, done.blocks_shared) == (0, 0)
+    assert done.ttft_ms is not None
+    assert done.queue_ms is not None
+    assert 0 < done.queue_ms <= done.ttft_ms <= done.age_s * 1e3
+    assert done.tokens_per_second > 0
+
+
+def test_only_the_last_ended_requests_are_remembered() -> None:
+    engine = Harness()
+    for _ in range(MAX_ENDED + 1):
+        engine.abort(engine.add(prompt(5)))
+    recent = engine.scheduler.requests_report().recent
+    assert [info.request_id for info in recent] == list(range(MAX_ENDED, 0, -1))
+    assert engine.scheduler.request(0) is None
+    assert engine.scheduler.request(1) is not None
+
+
+def test_tokens_and_steps_are_timed() -> None:
+    engine = Harness(max_num_batched_tokens=8)
+    engine.add(prompt(9), n=2, max_tokens=4)
+    engine.abort(engine.add(prompt(5)))
+    engine.run()
+    times = engine.scheduler.stats().distributions
+    assert (times.ttft.count, times.itl.count, times.queue.count) == (2, 2 * 3, 1)
+    assert times.release.count == 1
+    assert (times.step_tokens.count, times.step_tokens.sum) == (5, 8 + 1 + 3 * 2)
+
+
+def test_a_preempted_candidate_behind_its_sibling_is_deferred() -> None:
+    engine = Harness(max_num_batched_tokens=8, num_blocks=40)
+    engine.add(prompt(21), n=2, seed=1)
+    engine.steps(4)
+    engine.preempt()
+    engine.preempt()
+    engine.add(prompt(36, 100))
+    for block in engine.scheduler.kv.pool.blocks:
+        if block.key is not None:
+            engine.scheduler.kv.pool._cache.remove(block.key)
+            block.key = None
+    engine.scheduler.kv.pool._num_cached = 0
+    engine.scheduler.kv.pool.states[:] = bytes(40)
+    engine.step()
+    stats = engine.scheduler.stats()
+    assert (stats.num_waiting, stats.waiting_deferred) == (stats.waiting_budget + 1, 1)
+    assert engine.scheduler.requests()[0].waiting_reason == "deferred"
