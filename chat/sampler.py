@@ -1,10 +1,17 @@
-"""Writes `engine_samples`: one row a second while the engine is busy, and one more when it has gone idle."""
+"""Writes `engine_samples`: one row a second while the engine is busy, one more when it has gone idle, then one a minute.
+
+So a stretch without rows is one in which no app ran. A row that cannot be stored waits for the next second, and the engine
+is only looked at, never asked, so it may be as busy as it likes.
+"""
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable
 from datetime import UTC, datetime
 
+from chat.history import IDLE_INTERVAL_S, Change, last_minute
+from chat.packing import pack_counts
 from chat.ports import Clock, Engine
 from engine.errors import EngineError
 from engine.stats import EngineStats
@@ -14,8 +21,8 @@ from storage.storage import Storage
 
 logger = logging.getLogger(__name__)
 
-INTERVAL = 1.0
 TICKS_PER_THINNING = 3600
+MAX_PENDING = 3600
 
 
 class EngineSampler:
@@ -25,34 +32,52 @@ class EngineSampler:
         self._engine = engine
         self._storage = storage
         self._clock = clock
-        self._last: EngineStats | None = None
+        self._started = 0
+        self._lately: deque[EngineSample] = deque(maxlen=61)
+        self._pending: deque[EngineSample] = deque(maxlen=MAX_PENDING)
         self._was_busy = False
+        self._kept_at = 0
+
+    def last_minute(self) -> Change | None:
+        """What happened in the last minute, or since the start; None before there are two samples."""
+        return last_minute(self._lately)
 
     async def run(self) -> None:
-        """Sample every second; thin old rows and empty the write-ahead log at first and once an hour."""
+        """Sample at every full second; thin old rows and empty the write-ahead log at first and once an hour."""
         while True:
             await self._quietly(self.tidy())
             for _ in range(TICKS_PER_THINNING):
-                await asyncio.sleep(INTERVAL)
+                await asyncio.sleep(1 - self._clock.time() % 1)
                 await self._quietly(self.tick())
 
     async def tick(self) -> None:
-        """Store a row when the engine works, or has worked since the last tick."""
+        """Store a row when the engine works, or has worked since the last tick, or a minute has passed."""
         try:
             stats = self._engine.stats
         except EngineError:
             return
-        last, self._last = self._last, stats
-        has_stepped = last is not None and last.num_steps != stats.num_steps
+        now = int(self._clock.time())
+        self._started = self._started or now
+        sample = sample_of(stats, now, self._started)
+        has_stepped = bool(self._lately) and self._lately[-1].num_steps != stats.num_steps
         is_busy = stats.num_running + stats.num_waiting > 0 or has_stepped
-        if is_busy or self._was_busy:
-            await self._storage.samples.add(sample_of(stats, int(self._clock.time())))
+        self._lately.append(sample)
+        if is_busy or self._was_busy or now - self._kept_at >= IDLE_INTERVAL_S:
+            self._pending.append(sample)
+            self._kept_at = now
         self._was_busy = is_busy
+        await self._store()
 
     async def tidy(self) -> None:
         """Thin old rows, bound the write-ahead log."""
         await self._storage.samples.thin(datetime.fromtimestamp(self._clock.time(), UTC))
         await self._storage.database.checkpoint()
+
+    async def _store(self) -> None:
+        if samples := tuple(self._pending):
+            await self._storage.samples.add(*samples)
+            for _ in samples:
+                self._pending.popleft()
 
     async def _quietly(self, work: Awaitable[None]) -> None:
         try:
@@ -61,9 +86,10 @@ class EngineSampler:
             logger.exception("could not write engine samples")
 
 
-def sample_of(stats: EngineStats, second: int) -> EngineSample:
+def sample_of(stats: EngineStats, second: int, engine_started: int) -> EngineSample:
     """The row of one second."""
     blocks, counters, counterfactual = stats.blocks, stats.counters, stats.counterfactual_bytes
+    times = stats.distributions
     return EngineSample(
         time=second,
         num_steps=stats.num_steps,
@@ -91,4 +117,11 @@ def sample_of(stats: EngineStats, second: int) -> EngineSample:
         bytes_max_len=counterfactual.max_len,
         bytes_pow2=counterfactual.pow2,
         bytes_exact=counterfactual.exact,
+        engine_started=engine_started,
+        blocks_saved=stats.blocks_saved,
+        bytes_fragmented=stats.internal_fragmentation.bytes,
+        waiting_deferred=stats.waiting_deferred,
+        ttft=pack_counts(times.ttft.counts),
+        itl=pack_counts(times.itl.counts),
+        queue=pack_counts(times.queue.counts),
     )

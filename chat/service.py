@@ -16,7 +16,9 @@ from chat.conversations import Conversations, found
 from chat.errors import NotFoundError
 from chat.events import ConversationEvent, ListEvent, Selected, Started, StartedCandidate
 from chat.generation import Generation, Subscription
+from chat.history import Change, HistoryReader
 from chat.hub import GenerationHub
+from chat.owners import Owner, RequestOwners
 from chat.ports import Clock, Engine, Stream, SystemClock
 from chat.prompts import Prompts
 from chat.sampler import EngineSampler
@@ -47,7 +49,8 @@ DEFAULT_ORPHAN_TIMEOUT = 60.0
 
 
 class ChatService:
-    """Turns, choices and windows on them; `conversations` keeps them, `answers` tells of their tokens.
+    """Turns, choices and windows on them; `conversations` keeps them, `answers` tells of their tokens, `owners` knows whose
+    the engine's requests are, `history` what the engine did.
 
     `start` after the storage is open; `shutdown` before engine and storage end. Raises chat.errors and, from the
     engine, RequestError, EngineNotReadyError and EngineDeadError.
@@ -71,6 +74,8 @@ class ChatService:
         self.answers = Answers(engine, self._store, self._prompts)
         self._sampler = EngineSampler(engine, storage, clock)
         self._sampling_task: asyncio.Task[None] | None = None
+        self.owners = RequestOwners()
+        self.history = HistoryReader(storage.samples, clock)
         self.conversations = Conversations(self._store, self._hub, self._bulletin, self._tasks)
 
     async def start(self) -> None:
@@ -89,6 +94,10 @@ class ChatService:
         if self._sampling_task is not None:
             self._sampling_task.cancel()
             await asyncio.wait([self._sampling_task])
+
+    def last_minute(self) -> Change | None:
+        """What the engine did in the last minute; None right after the start."""
+        return self._sampler.last_minute()
 
     # --- turns -------------------------------------------------------------------------------
 
@@ -273,9 +282,14 @@ class ChatService:
             give_back()
             raise
 
+        title = turn.conversation.title if turn.conversation else new.title
+
         def open_stream() -> Stream:
             give_back()
-            return self._engine.submit(prompt.token_ids, params)
+            stream = self._engine.submit(prompt.token_ids, params)
+            owner = Owner(stored.conversation_id, new.generation_id, title)
+            self.owners.note(stream.request_id, owner)
+            return stream
 
         generation = Generation(
             new.generation_id, stored.conversation_id, stored.answer_ids, turn.beginning

@@ -127,3 +127,10 @@ class EngineSampleRow(Base):
     bytes_max_len: Mapped[int] = mapped_column(BigInteger)
     bytes_pow2: Mapped[int] = mapped_column(BigInteger)
     bytes_exact: Mapped[int] = mapped_column(BigInteger)
+    engine_started: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    blocks_saved: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    bytes_fragmented: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    waiting_deferred: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    ttft: Mapped[bytes | None]
+    itl: Mapped[bytes | None]
+    queue: Mapped[bytes | None]

@@ -203,7 +203,11 @@ class ImportedConversation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSample:
-    """A row of `engine_samples`; `time` is whole seconds since the epoch, counters are totals since the engine's start."""
+    """A row of `engine_samples`; `time` is whole seconds since the epoch, counters are totals since the engine's start.
+
+    `engine_started` (seconds since the epoch) tells whose totals these are. `ttft`, `itl` and `queue` are totals too: how many
+    values lay in which bucket, as who wrote them packs that.
+    """
 
     time: int
     num_steps: int
@@ -231,3 +235,21 @@ class EngineSample:
     bytes_max_len: int
     bytes_pow2: int
     bytes_exact: int
+    engine_started: int = 0
+    blocks_saved: int = 0
+    bytes_fragmented: int = 0
+    waiting_deferred: int = 0
+    ttft: bytes | None = None
+    itl: bytes | None = None
+    queue: bytes | None = None
+
+
+@dataclass(frozen=True)
+class SampleBucket:
+    """Samples of one engine in a stretch of time: the last of them, and means of gauges over all."""
+
+    last: EngineSample
+    blocks_in_use: float
+    tokens_stored: float
+    num_running: float
+    num_waiting: float

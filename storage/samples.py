@@ -1,24 +1,32 @@
 """`engine_samples`: the dashboard's history, one row per busy second, thinned with age.
 
-Rows older than a day are thinned to one a minute, older than a month to one an hour. The last row of each minute or
-hour stays, so the counters, which are totals, still give exact differences.
+Rows older than a day are thinned to one a minute, older than a month to one an hour. The last row that an engine left in each
+minute or hour stays, so the counters, which are totals, still give exact differences. What took how long is kept for every
+second of the last hour, then for the last of each minute: it is most of a row.
 """
 
 from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any, cast
 
-from sqlalchemy import CursorResult, delete, func, select
+from sqlalchemy import CursorResult, RowMapping, Select, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from storage.database import Database
 from storage.models import EngineSampleRow
-from storage.records import EngineSample
+from storage.records import EngineSample, SampleBucket
 
-DAY = 86_400
+HOUR, DAY = 3600, 86_400
 MONTH = 30 * DAY
 _THINNING = ((DAY, 60), (MONTH, 3600))
-_COLUMNS = [getattr(EngineSampleRow, field.name) for field in fields(EngineSample)]
+_FIELDS = [field.name for field in fields(EngineSample)]
+_COLUMNS = [getattr(EngineSampleRow, name) for name in _FIELDS]
+_MEANS = (
+    ("blocks_in_use", EngineSampleRow.blocks_private + EngineSampleRow.blocks_shared),
+    ("tokens_stored", EngineSampleRow.tokens_stored),
+    ("num_running", EngineSampleRow.num_running),
+    ("num_waiting", EngineSampleRow.num_waiting),
+)
 
 
 class SampleStore:
@@ -27,11 +35,12 @@ class SampleStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def add(self, sample: EngineSample) -> None:
-        """Store a second's row; a second row of the same second replaces the first."""
+    async def add(self, *samples: EngineSample) -> None:
+        """Store rows of seconds; a second row of the same second replaces the first."""
 
         async def work(session: AsyncSession) -> None:
-            await session.merge(EngineSampleRow(**asdict(sample)))
+            for sample in samples:
+                await session.merge(EngineSampleRow(**asdict(sample)))
 
         await self._database.write(work)
 
@@ -50,10 +59,40 @@ class SampleStore:
 
         return await self._database.read(work)
 
+    async def buckets(self, start: int, end: int, seconds: int) -> tuple[SampleBucket, ...]:
+        """Rows from `start` up to `end` (seconds since the epoch) in stretches of `seconds`, oldest first.
+
+        Before the first there is the last row before `start`, if any, from which differences are taken.
+        """
+        row = EngineSampleRow
+        groups = (
+            select(
+                func.max(row.time).label("last"),
+                *(func.avg(mean).label(name) for name, mean in _MEANS),
+            )
+            .where(row.time >= start, row.time < end)
+            .group_by(row.time // seconds, row.engine_started)
+            .subquery()
+        )
+        query = (
+            select(*_COLUMNS, *(groups.c[name].label(f"mean_{name}") for name, _ in _MEANS))
+            .join(groups, row.time == groups.c.last)
+            .order_by(row.time)
+        )
+        before = select(*_COLUMNS).where(row.time < start).order_by(row.time.desc()).limit(1)
+
+        async def work(session: AsyncSession) -> tuple[SampleBucket, ...]:
+            found = [_lone_bucket(r._mapping) for r in await session.execute(before)]
+            found += [_bucket(r._mapping) for r in await session.execute(query)]
+            return tuple(found)
+
+        return await self._database.read(work)
+
     async def thin(self, now: datetime) -> int:
         """Drop what age makes superfluous; returns how many rows."""
 
         async def work(session: AsyncSession) -> int:
+            await _forget_durations(session, int(now.timestamp()) - HOUR)
             return sum(
                 [
                     await _thin(session, int(now.timestamp()) - age, seconds)
@@ -64,11 +103,40 @@ class SampleStore:
         return await self._database.write(work)
 
 
+def _bucket(row: RowMapping) -> SampleBucket:
+    means = {name: float(row[f"mean_{name}"]) for name, _ in _MEANS}
+    return SampleBucket(EngineSample(**{name: row[name] for name in _FIELDS}), **means)
+
+
+def _lone_bucket(row: RowMapping) -> SampleBucket:
+    sample = EngineSample(**row)
+    in_use = sample.blocks_private + sample.blocks_shared
+    gauges = (in_use, sample.tokens_stored, sample.num_running, sample.num_waiting)
+    return SampleBucket(sample, *map(float, gauges))
+
+
 async def _thin(session: AsyncSession, before: int, seconds: int) -> int:
     """Keep the last row of every `seconds` among the rows older than `before`."""
     time = EngineSampleRow.time
     before -= before % seconds
-    kept = select(func.max(time)).where(time < before).group_by(time // seconds)
-    statement = delete(EngineSampleRow).where(time < before, time.not_in(kept))
+    statement = delete(EngineSampleRow).where(time < before, time.not_in(_lasts(before, seconds)))
     result = await session.execute(statement, execution_options={"synchronize_session": False})
     return cast("CursorResult[Any]", result).rowcount
+
+
+async def _forget_durations(session: AsyncSession, before: int) -> None:
+    before -= before % 60
+    row = EngineSampleRow
+    statement = (
+        update(row)
+        .where(row.time < before, row.ttft.is_not(None), row.time.not_in(_lasts(before, 60)))
+        .values(ttft=None, itl=None, queue=None)
+    )
+    await session.execute(statement, execution_options={"synchronize_session": False})
+
+
+def _lasts(before: int, seconds: int) -> Select[tuple[int]]:
+    """The times of the last rows that each engine left in each stretch of `seconds`."""
+    time = EngineSampleRow.time
+    groups = (time // seconds, EngineSampleRow.engine_started)
+    return select(func.max(time)).where(time < before).group_by(*groups)

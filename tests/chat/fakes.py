@@ -63,7 +63,8 @@ class FakeClock:
 class ManualStream:
     """Yields what the test pushes; an abort ends candidates as the engine would."""
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, request_id: int = 1) -> None:
+        self.request_id = request_id
         self._events: asyncio.Queue[EngineEvent | Exception] = asyncio.Queue()
         self._live = set(range(n))
         self.request_id = next(_request_ids)
@@ -135,6 +136,6 @@ class ManualEngine(FakeEngine):
             raise self.submit_error
         self.prompts.append(bytes(prompt_token_ids).decode())
         self.params.append(params)
-        self.streams.append(ManualStream(params.n))
+        self.streams.append(ManualStream(params.n, len(self.streams) + 1))
         self.submitted.set()
         return self.streams[-1]

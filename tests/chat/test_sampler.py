@@ -1,4 +1,4 @@
-"""Engine samples: a row per busy second, one at the end, none when idle."""
+"""Engine samples: a row per busy second, one at the end, one a minute when idle; none is lost."""
 
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
@@ -14,6 +14,7 @@ from engine.stats import (
     EngineStats,
     InternalFragmentation,
 )
+from storage.errors import StorageError
 from storage.records import EngineSample
 from storage.storage import Storage
 from tests.chat.fakes import FakeClock
@@ -73,7 +74,7 @@ async def test_busy_seconds_and_the_one_after_are_stored(
         engine.current = stats
         await sampler.tick()
         clock.advance(1)
-    assert await stored(storage, clock) == [(3, 2), (4, 0), (5, 0), (7, 2), (8, 0)]
+    assert await stored(storage, clock) == [(1, 0), (3, 2), (4, 0), (5, 0), (7, 2), (8, 0)]
 
 
 async def test_work_that_begins_and_ends_between_two_ticks_is_seen(
@@ -83,21 +84,72 @@ async def test_work_that_begins_and_ends_between_two_ticks_is_seen(
         engine.current = stats
         await sampler.tick()
         clock.advance(1)
-    assert await stored(storage, clock) == [(1, 0), (2, 0)]
+    assert await stored(storage, clock) == [(0, 0), (1, 0), (2, 0)]
+
+
+async def test_an_idle_engine_leaves_a_row_a_minute(
+    sampler: EngineSampler, engine: StatsOnly, storage: Storage, clock: FakeClock
+) -> None:
+    engine.current = IDLE
+    for _ in range(150):
+        await sampler.tick()
+        clock.advance(1)
+    assert await stored(storage, clock) == [(0, 0), (60, 0), (120, 0)]
+
+
+async def test_rows_that_could_not_be_stored_are_stored_later(
+    sampler: EngineSampler,
+    engine: StatsOnly,
+    storage: Storage,
+    clock: FakeClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refuse(*samples: EngineSample) -> None:
+        raise StorageError("the disk is full")
+
+    engine.current = replace(IDLE, num_running=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(storage.samples, "add", refuse)
+        for _ in range(3):
+            with pytest.raises(StorageError):
+                await sampler.tick()
+            clock.advance(1)
+    await sampler.tick()
+    await sampler.tick()
+    assert await stored(storage, clock) == [(0, 2), (1, 2), (2, 2), (3, 2)]
+
+
+async def test_the_last_minute_is_told(
+    sampler: EngineSampler, engine: StatsOnly, clock: FakeClock
+) -> None:
+    assert sampler.last_minute() is None
+    for second in range(100):
+        engine.current = replace(IDLE, counters=Counters(generated_tokens=second**2))
+        await sampler.tick()
+        clock.advance(1)
+    told = sampler.last_minute()
+    assert told is not None
+    assert told.output_tokens_per_second == (99**2 - 39**2) / 60
 
 
 async def test_tidy_thins_old_rows(
     sampler: EngineSampler, storage: Storage, clock: FakeClock
 ) -> None:
     for second in range(1_000_020, 1_000_025):
-        await storage.samples.add(sample_of(IDLE, second))
+        await storage.samples.add(sample_of(IDLE, second, 5))
     clock.advance(2 * 86_400)
     await sampler.tidy()
     assert await stored(storage, clock) == [(24, 0)]
 
 
 def test_a_sample_holds_all_of_the_stats() -> None:
-    sample = sample_of(replace(IDLE, num_running=4, num_waiting=5, waiting_budget=6), 99)
+    sample = sample_of(
+        replace(
+            IDLE, num_running=4, num_waiting=5, waiting_budget=6, waiting_deferred=7, blocks_saved=8
+        ),
+        99,
+        50,
+    )
     values = {field.name: getattr(sample, field.name) for field in fields(EngineSample)}
     assert values == {
         "time": 99,
@@ -126,4 +178,11 @@ def test_a_sample_holds_all_of_the_stats() -> None:
         "bytes_max_len": 22,
         "bytes_pow2": 23,
         "bytes_exact": 24,
+        "engine_started": 50,
+        "blocks_saved": 8,
+        "bytes_fragmented": 41,
+        "waiting_deferred": 7,
+        "ttft": b"",
+        "itl": b"",
+        "queue": b"",
     }

@@ -31,8 +31,8 @@ def test_candidates_from_the_queue_to_their_end() -> None:
         ("first_token", 1, 0, 3),
         ("copy_on_write", 0, 0, 4),
         ("block", 0, 13, 6),
-        ("end", 0, 5, 5),
-        ("block", 1, 13, 5),
+        ("end", 0, 5, 4),
+        ("block", 1, 13, 4),
         ("end", 1, 5, 0),
     ]
 

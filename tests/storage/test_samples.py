@@ -2,14 +2,18 @@
 
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 from storage.records import EngineSample
-from storage.samples import DAY, MONTH
+from storage.samples import DAY, HOUR, MONTH
 from storage.storage import Storage
 
-SAMPLE = EngineSample(
-    **{field.name: position for position, field in enumerate(fields(EngineSample))}
-)
+VALUES: dict[str, Any] = {
+    field.name: b"\1\2" if field.name in ("ttft", "itl", "queue") else position
+    for position, field in enumerate(fields(EngineSample))
+}
+SAMPLE = EngineSample(**VALUES)
 NOW = datetime(2030, 6, 15, 12, tzinfo=UTC)
 
 
@@ -61,3 +65,64 @@ async def test_thinning_keeps_the_last_of_each_minute_then_of_each_hour(storage:
     assert set(kept) == expected
     assert dropped == len(before) - len(kept) > 0
     assert await storage.samples.thin(NOW) == 0
+
+
+async def test_buckets_have_their_last_row_means_and_the_row_before(storage: Storage) -> None:
+    rows = [(9, 5), (10, 1), (14, 3), (15, 8), (19, 2), (20, 7)]
+    await storage.samples.add(
+        *(replace(SAMPLE, time=time, num_running=running) for time, running in rows)
+    )
+    found = await storage.samples.buckets(10, 20, 5)
+    assert [(b.last.time, b.last.num_running, b.num_running) for b in found] == [
+        (9, 5, 5.0),
+        (14, 3, 2.0),
+        (19, 2, 5.0),
+    ]
+    in_use = SAMPLE.blocks_private + SAMPLE.blocks_shared
+    assert {bucket.blocks_in_use for bucket in found} == {in_use}
+
+
+async def test_two_engines_of_one_minute_are_told_apart_and_both_stay(storage: Storage) -> None:
+    old = int(NOW.timestamp() - DAY) // 60 * 60 - 600
+    rows = [(0, 7), (10, 7), (20, 8), (30, 8)]
+    await storage.samples.add(
+        *(replace(SAMPLE, time=old + second, engine_started=started) for second, started in rows)
+    )
+    await storage.samples.thin(NOW)
+    found = await storage.samples.buckets(old, old + 60, 60)
+    assert [(b.last.time - old, b.last.engine_started) for b in found] == [(10, 7), (30, 8)]
+
+
+async def test_durations_are_kept_for_the_last_hour_then_by_the_minute(storage: Storage) -> None:
+    minute = int(NOW.timestamp()) // 60 * 60
+    ages = (3600, 3660, 3661, 3670, 10)
+    await storage.samples.add(*(replace(SAMPLE, time=minute - age) for age in ages))
+    await storage.samples.thin(NOW)
+    rows = await storage.samples.between(NOW - timedelta(hours=2), NOW)
+    kept = {minute - row.time: row.ttft is not None for row in rows}
+    assert kept == {3600: True, 3660: True, 3661: True, 3670: False, 10: True}
+    assert all((row.ttft is None) is (row.itl is None) is (row.queue is None) for row in rows)
+
+
+async def test_a_year_of_work_day_and_night_stays_under_50_megabytes(
+    storage: Storage, database_path: Path
+) -> None:
+    """Large totals, sixteen buckets of each duration with millions in each."""
+    packed = b"\x01\xff\xff\xff\x01" * 16
+    durations: dict[str, Any] = dict.fromkeys(("ttft", "itl", "queue"), packed)
+    totals: dict[str, Any] = {
+        field.name: 2**34 for field in fields(EngineSample) if field.name not in durations
+    }
+    gauges: dict[str, Any] = dict.fromkeys(
+        ("blocks_total", "blocks_private", "block_size", "num_running"), 20_000
+    )
+    full = EngineSample(**totals | gauges | durations)
+    sizes = []
+    for start, sample in ((0, full), (10**6, replace(full, ttft=None, itl=None, queue=None))):
+        before = database_path.stat().st_size
+        await storage.samples.add(*(replace(sample, time=10**9 + start + i) for i in range(1000)))
+        await storage.database.checkpoint()
+        sizes.append((database_path.stat().st_size - before) / 1000)
+    num_full = HOUR + (MONTH - HOUR) / 60 + 365 * 24
+    num_plain = DAY - HOUR
+    assert num_full * sizes[0] + num_plain * sizes[1] < 50e6

@@ -1,0 +1,32 @@
+"""Whose an engine's request is: the conversation and the generation that it was started for. Calls of programs have none."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+MAX_OWNERS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """`title` is the conversation's when the request began."""
+
+    conversation_id: str
+    generation_id: str
+    title: str
+
+
+class RequestOwners:
+    """The owners of the last MAX_OWNERS requests of conversations, by the engine's request id."""
+
+    def __init__(self) -> None:
+        self._owners: OrderedDict[int, Owner] = OrderedDict()
+
+    def note(self, request_id: int, owner: Owner) -> None:
+        """Remember a request that has just been submitted."""
+        self._owners[request_id] = owner
+        if len(self._owners) > MAX_OWNERS:
+            self._owners.popitem(last=False)
+
+    def find(self, request_id: int) -> Owner | None:
+        """Whose it is, as far as known."""
+        return self._owners.get(request_id)
