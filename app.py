@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from api import (
     conversations,
     defaults,
+    engine_room,
     messages,
     openai,
     operations,
@@ -27,9 +28,11 @@ from api import (
 )
 from api.access import AccessLog
 from api.context import ABORT_TIMEOUT_S, ApiContext, within
+from api.documents import Documents
 from api.errors import install_error_handlers
 from api.guards import BodyLimit, OriginCheck, SecurityHeaders
 from api.keys import KeyCheck
+from api.machine import Machine
 from api.metrics import Metrics
 from api.rendering import Rendering
 from api.server import HideKeys, Server, address_of, bind
@@ -60,13 +63,9 @@ def create_api(settings: Settings, engine: Engine) -> FastAPI:
     """Socket and HTTP routes around an engine; starting the app starts the engine, stopping ends it."""
     storage = Storage(settings.database_url or sqlite_url(settings.data_dir / "pageturn.db"))
     chat = ChatService(engine, storage, orphan_timeout=settings.orphan_timeout)
-    context = ApiContext(
-        engine,
-        chat,
-        Metrics(engine),
-        EngineTopics(engine, chat.generations_by_request),
-        Rendering(StreamRenderer),
-    )
+    documents = Documents(engine, chat, Machine())
+    topics, rendering = EngineTopics(documents), Rendering(StreamRenderer)
+    context = ApiContext(engine, chat, Metrics(engine), documents, topics, rendering)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -84,6 +83,7 @@ def create_api(settings: Settings, engine: Engine) -> FastAPI:
     app.state.context = context
     rooms = (
         operations,
+        engine_room,
         openai,
         responses,
         transfers,

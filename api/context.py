@@ -8,6 +8,7 @@ from typing import Protocol
 
 from starlette.requests import HTTPConnection
 
+from api.documents import Documents
 from api.metrics import Metrics
 from api.rendering import Rendering
 from api.surface import Engine
@@ -34,6 +35,7 @@ class ApiContext:
     engine: Engine
     chat: ChatService
     metrics: Metrics
+    documents: Documents
     topics: EngineTopics
     rendering: Rendering
     draining: bool = False

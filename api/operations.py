@@ -1,9 +1,7 @@
-"""For operators: /health, /ping, /version, /metrics, /api/stats, /api/blocks, /api/requests."""
+"""For operators: /health, /ping, /version, /metrics."""
 
 import tomllib
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -12,7 +10,6 @@ from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from api.context import context_of
-from api.documents import stats_document
 from api.errors import RETRY_AFTER_S, ApiError
 
 _PROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
@@ -57,23 +54,6 @@ async def show_version() -> dict[str, str]:
 async def metrics(request: Request) -> Response:
     """Prometheus text; histograms only until the model is ready."""
     return Response(context_of(request).metrics.render(), media_type=CONTENT_TYPE_LATEST)
-
-
-@router.get("/api/stats")
-async def stats(request: Request) -> dict[str, Any]:
-    return stats_document(context_of(request).engine)
-
-
-@router.get("/api/blocks")
-async def blocks(request: Request) -> dict[str, Any]:
-    """The block map as of between two steps."""
-    return {"blocks": [asdict(block) for block in await context_of(request).engine.block_map()]}
-
-
-@router.get("/api/requests")
-async def requests(request: Request) -> dict[str, Any]:
-    """Live requests in order of arrival."""
-    return {"requests": [asdict(item) for item in await context_of(request).engine.requests()]}
 
 
 class UnknownRoute:

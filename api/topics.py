@@ -4,28 +4,20 @@ Each is polled once for all clients (`SharedPoll`), at the topic's own rate, and
 """
 
 import asyncio
-import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import asdict
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
-from api.documents import stats_document
+import numpy as np
+
+from api.documents import OWNER_NUMBERS, Documents
 from api.frames import frame_text
-from api.surface import Engine
 from engine.errors import EngineNotReadyError
-from engine.stats import BlockInfo, BlockState
+from engine.stats import BlockCells
 
 STATS_INTERVAL_S = 0.5
 REQUESTS_INTERVAL_S = 0.5
 BLOCKS_INTERVAL_S = 0.25
-OWNER_NUMBERS = 2**14 - 1
 
-_STATE_BITS = {
-    BlockState.FREE: 0,
-    BlockState.CACHED: 1,
-    BlockState.PRIVATE: 2,
-    BlockState.SHARED: 3,
-}
 T = TypeVar("T")
 
 
@@ -60,22 +52,19 @@ class SharedPoll(Generic[T]):
             await asyncio.sleep(self.interval)
 
 
-def encode_blocks(blocks: tuple[BlockInfo, ...]) -> bytes:
+def encode_cells(cells: BlockCells) -> bytes:
     """The binary frame of the block map: 16 bits a block, little-endian, state above owner number."""
-    cells = (_STATE_BITS[b.state] << 14 | _owner_number(b) for b in blocks)
-    return struct.pack(f"<{len(blocks)}H", *cells)
-
-
-def _owner_number(block: BlockInfo) -> int:
-    return (block.owners[0] - 1) % OWNER_NUMBERS + 1 if block.owners else 0
+    states = np.frombuffer(cells.states, np.uint8).astype("<u2")  # [num_blocks]
+    owners = np.frombuffer(cells.owners, np.uint64)  # [num_blocks]
+    numbers = np.where(owners, (owners - np.uint64(1)) % np.uint64(OWNER_NUMBERS) + np.uint64(1), 0)
+    return (states << 14 | numbers.astype("<u2")).tobytes()
 
 
 class EngineTopics:
     """The three polled topics of one engine, as frames."""
 
-    def __init__(self, engine: Engine, generations: Callable[[], Mapping[int, str]]) -> None:
-        """`generations` gives the ids of the running generations by the engine's ids of their requests."""
-        self._engine, self._generations = engine, generations
+    def __init__(self, documents: Documents) -> None:
+        self._documents, self._engine = documents, documents.engine
         self.polls: dict[str, SharedPoll[Any]] = {
             "stats": SharedPoll(self._stats, STATS_INTERVAL_S),
             "requests": SharedPoll(self._requests, REQUESTS_INTERVAL_S),
@@ -83,13 +72,11 @@ class EngineTopics:
         }
 
     async def _stats(self) -> str:
-        return frame_text("stats", {"stats": stats_document(self._engine)})
+        return frame_text("stats", {"stats": self._documents.stats()})
 
     async def _requests(self) -> str:
-        requests = await self._engine.requests()
-        ids = self._generations()
-        items = [asdict(each) | {"generation_id": ids.get(each.request_id)} for each in requests]
-        return frame_text("requests", {"items": items})
+        report = await self._engine.requests_report()
+        return frame_text("requests", self._documents.requests(report))
 
     async def _blocks(self) -> bytes:
-        return encode_blocks(await self._engine.block_map())
+        return encode_cells(await self._engine.block_cells())

@@ -51,11 +51,6 @@ class GenerationHub:
         """The id of the conversation's running generation."""
         return self._running_in.get(conversation_id)
 
-    def by_request(self) -> dict[int, str]:
-        """Ids of the running generations by the engine's ids of their requests."""
-        ids = ((run.request_id, generation_id) for generation_id, run in self._runs.items())
-        return {request_id: generation_id for request_id, generation_id in ids if request_id}
-
     @contextmanager
     def reserve(self, conversation_id: str) -> Iterator[None]:
         """Keep generations out of a conversation while a change is prepared. Raises ConversationBusyError."""

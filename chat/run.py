@@ -46,11 +46,6 @@ class GenerationRun:
         self._stream: Stream | None = None
         self._aborted: dict[int, str] = {}
 
-    @property
-    def request_id(self) -> int | None:
-        """The engine's own id, once it has the request."""
-        return self._stream.request_id if self._stream else None
-
     def abort(self, status: str, index: int | None = None) -> None:
         """End one candidate or all; those that end by it get `status` (stopped | interrupted)."""
         indices = range(len(self._generation.message_ids)) if index is None else [index]

@@ -167,10 +167,6 @@ class ChatService:
         """What the model's template says when a conversation has no system prompt."""
         return await default_system_prompt(self._engine)
 
-    def generations_by_request(self) -> dict[int, str]:
-        """Ids of the running generations by the engine's ids of their requests."""
-        return self._hub.by_request()
-
     async def select(self, message_id: str) -> Selected:
         """Move the head to the leaf last viewed below a message; open candidates are closed by it."""
         return await self._tasks.finish(self._select(message_id))

@@ -117,8 +117,9 @@ class _RequestText:
     def finish(self, output: StepOutput, end: SequenceEnd) -> FinishedCandidate:
         del self.candidates[output.index]
         e2e_ms = (time.monotonic() - self.arrival_time) * 1e3
+        is_last = not self.candidates
         return FinishedCandidate(
-            output.request_id, output.index, end.reason, end.usage, end.timings, e2e_ms
+            output.request_id, output.index, end.reason, end.usage, end.timings, e2e_ms, is_last
         )
 
 

@@ -178,6 +178,7 @@ def _describe(request: Request, sequences: list[Sequence], now: float) -> Reques
         cached_tokens=max(seq.num_cached_tokens for seq in sequences),
         blocks_private=0,
         blocks_shared=0,
+        blocks_saved=0,
         age_s=now - request.arrival_time,
         tokens_per_second=num_decoded / decoding_s if decoding_s > 0 else 0.0,
         queue_ms=None if scheduled is None else (scheduled - request.arrival_time) * 1e3,

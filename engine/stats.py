@@ -219,7 +219,7 @@ class RequestsReport:
 
 @dataclass(frozen=True, slots=True)
 class FinishedCandidate:
-    """What is known about a candidate when it ends, for metrics."""
+    """What is known about a candidate when it ends, for metrics; `is_last`: no candidate of its request lives any more."""
 
     request_id: int
     index: int
@@ -227,6 +227,7 @@ class FinishedCandidate:
     usage: Usage
     timings: Timings
     e2e_ms: float
+    is_last: bool = True
 
 
 @dataclass(frozen=True, slots=True)

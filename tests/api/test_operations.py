@@ -55,6 +55,7 @@ UNKNOWN_ROUTES = [
     ("GET", "/tokenize", "POST"),
     ("POST", "/ws/chat", "GET"),
     ("PUT", "/api/conversations/x", "DELETE, GET, PATCH"),
+    ("GET", "/api/requests/1/stop", "POST"),
     *(("GET", path, None) for path in ("/v1", "/v1/nothing", "/v1/", "/api", "/openapi.json")),
     *(("GET", path, None) for path in ("/ping/", "/health/x", "/metrics/", "/version/1", "/ws")),
     ("POST", "/api/nothing", None),
@@ -79,43 +80,6 @@ async def test_a_socket_is_named_to_who_comes_without_one(running: Running) -> N
         response = await http.get("/ws/chat")
     assert (response.status_code, response.headers["upgrade"]) == (426, "websocket")
     assert "WebSocket" in response.json()["error"]["message"]
-
-
-async def test_stats_are_one_document_that_adds_up(running: Running) -> None:
-    async with running.http() as http:
-        document = (await http.get("/api/stats")).json()
-    blocks = document["blocks"]
-    assert blocks.keys() == {"total", "private", "shared", "cached", "free", "block_size"}
-    parts = ("private", "shared", "cached", "free")
-    assert sum(blocks[part] for part in parts) == blocks["total"]
-    assert document["tokens"].keys() == {"capacity", "stored"}
-    assert {"running", "waiting"} <= document["requests"].keys()
-    assert document["counters"].keys() >= {
-        "preemptions",
-        "forks",
-        "cow_copies",
-        "prefix_queries",
-        "prefix_hits",
-        "generated_tokens",
-        "prompt_tokens",
-    }
-    policies = {"paged", "max_len", "pow2", "exact"}
-    assert document["counterfactual_bytes"].keys() == policies
-    assert document["counterfactual_bytes_ended"].keys() == policies
-    assert document["internal_fragmentation"] == {"bytes": 6, "share": 0.25}
-    assert document["model"]["model_name"] == "fake"
-
-
-async def test_blocks_and_requests(start: Start) -> None:
-    running = await start(FakeEngine(token_interval=30.0, num_blocks=6))
-    async with running.ready_socket() as client, running.http() as http:
-        await client.send("send", content="hello")
-        await client.skip_to("delta")
-        blocks = (await http.get("/api/blocks")).json()["blocks"]
-        requests = (await http.get("/api/requests")).json()["requests"]
-    assert [block["state"] for block in blocks] == ["private"] * 4 + ["free"] * 2
-    assert blocks[0].keys() == {"block_id", "state", "ref_count", "owners"}
-    assert [request["state"] for request in requests] == ["running"]
 
 
 async def test_version_is_the_projects(running: Running) -> None:

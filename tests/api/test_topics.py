@@ -2,26 +2,22 @@
 
 import asyncio
 import struct
+from array import array
 
-from api.topics import SharedPoll, encode_blocks
+from api.documents import owner_number
+from api.topics import SharedPoll, encode_cells
 from engine.errors import EngineNotReadyError
-from engine.stats import BlockInfo, BlockState, EngineStatus
+from engine.stats import BlockCells, EngineStatus
 from tests.api.conftest import Running, Start
 from tests.fake_engine import FakeEngine
 
 
 def test_a_block_is_two_bytes_state_above_owner() -> None:
-    blocks = (
-        BlockInfo(0, BlockState.FREE, 0, ()),
-        BlockInfo(1, BlockState.CACHED, 0, ()),
-        BlockInfo(2, BlockState.PRIVATE, 1, (1,)),
-        BlockInfo(3, BlockState.SHARED, 2, (1, 9)),
-        BlockInfo(4, BlockState.PRIVATE, 1, (2**14 - 1,)),
-        BlockInfo(5, BlockState.PRIVATE, 1, (2**14,)),
-    )
-    cells = struct.unpack("<6H", encode_blocks(blocks))
-    assert [cell >> 14 for cell in cells] == [0, 1, 2, 3, 2, 2]
-    assert [cell & 0x3FFF for cell in cells] == [0, 0, 1, 1, 2**14 - 1, 1]
+    owners = array("Q", [0, 0, 1, 9, 2**14 - 1, 2**14, 2**40])
+    cells = struct.unpack("<7H", encode_cells(BlockCells(bytes([0, 1, 2, 3, 2, 2, 3]), owners)))
+    assert [cell >> 14 for cell in cells] == [0, 1, 2, 3, 2, 2, 3]
+    assert [cell & 0x3FFF for cell in cells[:6]] == [0, 0, 1, 9, 2**14 - 1, 1]
+    assert cells[6] & 0x3FFF == owner_number(2**40)
 
 
 async def test_many_viewers_cost_one_fetch() -> None:
@@ -66,11 +62,15 @@ async def test_stats_requests_and_blocks_reach_a_socket(start: Start) -> None:
         await talker.send("send", content="hello")
         data = await client.socket.recv()
         assert isinstance(data, bytes)
-        assert struct.unpack("<256H", data)[:5] == (2 << 14,) * 4 + (0,)
+        assert struct.unpack("<256H", data)[:5] == (2 << 14 | 1,) * 4 + (0,)
         await client.send("unsubscribe", topic="blocks")
         await client.send("subscribe", topic="requests")
-        (item,) = (await client.skip_to("requests"))["items"]
-        assert item["state"] == "running"
+        frame = await client.skip_to("requests")
+        (item,) = frame["items"]
+        assert (item["state"], item["owner_number"], item["title"]) == ("running", 1, "hello")
+        assert item["conversation_id"]
+        assert frame["recent"] == []
+        assert frame["blocks_saved"] == {"by_forks": 3, "by_prefix_cache": 1}
 
 
 async def test_topics_wait_for_the_model(start: Start) -> None:

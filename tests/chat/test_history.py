@@ -13,9 +13,12 @@ from storage.storage import Storage
 from tests.chat.fakes import FakeClock
 
 START = 1_000_000
-ZEROS: dict[str, Any] = dict.fromkeys((field.name for field in fields(EngineSample)), 0)
+VALUES: dict[str, Any] = {
+    field.name: b"" if field.name in ("ttft", "itl", "queue") else 0
+    for field in fields(EngineSample)
+}
 BASE = replace(
-    EngineSample(**ZEROS | dict.fromkeys(("ttft", "itl", "queue"), b"")),
+    EngineSample(**VALUES),
     blocks_total=100,
     block_size=16,
     tokens_capacity=1600,

@@ -190,16 +190,6 @@ async def test_a_failed_answer_keeps_its_reason(chat: ChatService, engine: Manua
     assert (reply.status, reply.error) == ("error", "out of luck")
 
 
-async def test_running_generations_are_known_by_the_engines_ids(
-    chat: ChatService, engine: ManualEngine
-) -> None:
-    started = await chat.send("hello")
-    await asyncio.sleep(0)
-    assert chat.generations_by_request() == {engine.streams[0].request_id: started.generation_id}
-    await answer(chat, engine, started, "x")
-    assert chat.generations_by_request() == {}
-
-
 async def test_candidates_stay_open_until_one_is_picked(
     chat: ChatService, engine: ManualEngine
 ) -> None:
