@@ -123,7 +123,7 @@ class TestPage:
         await page.get_by_role("tab", name="Dashboard").click()
         in_use = page.locator("[data-tile=in_use] dd").first
         await expect(in_use).to_have_text(re.compile(r"[1-9]"))
-        generated = page.locator("[data-tile=tokens] dd").first
+        generated = page.locator("[data-tile=speed] .pt-tile-note")
         before = await generated.inner_text()
         await expect(generated).not_to_have_text(before)
         await expect(page.locator("[data-tile=speed] dd").first).to_have_text(re.compile(r"[1-9]"))
@@ -141,7 +141,7 @@ class TestPage:
         await stop(page)
         await page.get_by_role("tab", name="Dashboard").click()
         await expect(page.locator("[data-tile=in_use] dd").first).to_have_text("0")
-        await expect(page.locator(".pt-dashboard tbody")).to_have_text("No live requests")
+        await expect(page.locator(".pt-dashboard tbody tr").first).to_have_text("No live requests")
 
     async def test_a_phone_shows_cards_to_swipe_and_nothing_wider_than_itself(
         self, phone: Page, server: AppProcess

@@ -1,11 +1,12 @@
-// Two canvases of the dashboard: the block map and a line over time. Sharp on every pixel ratio, colours from the theme.
+// Lines over time on a canvas: several of one kind share a scale and the crosshair. Gaps stay gaps. Sharp on every pixel ratio.
 "use strict";
 
 (function (P) {
-  const STATES = ["free", "cached", "private", "shared"];
-  const HUES = [231, 28, 160, 330, 200, 75, 275, 12, 185, 48, 300, 130];
+  const HEIGHT = 120;
+  const [LEFT, BOTTOM, TOP] = [0, 18, 8];
+  const COLOURS = ["accent", "warn", "good"];
 
-  // Fits the bitmap to the element; returns a context that draws in CSS pixels, and the size.
+  // Fits the bitmap to the element; returns a context that draws in CSS pixels, and the width.
   function prepare(canvas, height) {
     const width = canvas.clientWidth;
     const ratio = window.devicePixelRatio || 1;
@@ -19,130 +20,129 @@
 
   const colour = (name) => getComputedStyle(document.body).getPropertyValue(`--pt-${name}`).trim();
 
-  // Neighbouring owners get distant hues; after a round of hues the lightness changes.
-  function ownerColour(owner, dark) {
-    const round = Math.floor(owner / HUES.length) % 3;
-    const lightness = (dark ? 62 : 52) + (round - 1) * 9;
-    return `hsl(${HUES[owner % HUES.length]} 62% ${lightness}%)`;
-  }
-
-  P.BlockMap = class {
-    constructor(canvas, caption) {
-      Object.assign(this, { canvas, caption, cells: new Uint16Array(0), columns: 1, size: 12, height: 0 });
-      canvas.addEventListener("pointermove", (event) => this.hover(event));
-      canvas.addEventListener("pointerleave", () => P.setText(this.caption, this.resting));
-      this.resting = "Point at a block to see whose it is.";
-      P.setText(caption, this.resting);
-      new ResizeObserver(() => this.draw()).observe(canvas);
-    }
-
-    set(cells) {
-      this.cells = cells;
-      this.draw();
-    }
-
-    // Cells as large as a map of at most 320 px allows, between 4 and 18 px.
-    layout() {
-      const width = this.canvas.clientWidth;
-      const count = this.cells.length || 1;
-      const fitting = Math.floor(Math.sqrt((width * 320) / count));
-      this.size = Math.max(4, Math.min(18, fitting));
-      this.columns = Math.max(1, Math.floor(width / this.size));
-      this.height = Math.ceil(count / this.columns) * this.size;
-      this.canvas.style.height = `${this.height}px`;
-    }
-
-    draw() {
-      if (!this.canvas.clientWidth || !this.cells.length) return;
-      this.layout();
-      const { context } = prepare(this.canvas, this.height);
-      const dark = document.body.classList.contains("dark");
-      const [free, cached, surface] = [colour("free"), colour("cached"), colour("surface")];
-      const gap = this.size > 7 ? 2 : 1;
-      this.cells.forEach((cell, index) => {
-        const kind = cell >> 14;
-        const x = (index % this.columns) * this.size;
-        const y = Math.floor(index / this.columns) * this.size;
-        context.fillStyle = kind === 0 ? free : kind === 1 ? cached : ownerColour(cell & 0x3fff, dark);
-        context.fillRect(x, y, this.size - gap, this.size - gap);
-        if (kind === 3) this.hatch(context, x, y, this.size - gap, surface);
-      });
-    }
-
-    hatch(context, x, y, size, stroke) {
-      context.strokeStyle = stroke;
-      context.lineWidth = Math.max(1, size / 9);
-      context.beginPath();
-      context.moveTo(x, y + size);
-      context.lineTo(x + size, y);
-      context.moveTo(x, y + size / 2);
-      context.lineTo(x + size / 2, y);
-      context.moveTo(x + size / 2, y + size);
-      context.lineTo(x + size, y + size / 2);
-      context.stroke();
-    }
-
-    hover(event) {
-      const index = Math.floor(event.offsetY / this.size) * this.columns + Math.floor(event.offsetX / this.size);
-      if (index >= this.cells.length || event.offsetX >= this.columns * this.size) return;
-      const kind = STATES[this.cells[index] >> 14];
-      const owner = this.cells[index] & 0x3fff;
-      P.setText(this.caption, `Block ${index}: ${kind}${owner ? `, held by request ${owner}` : ""}`);
-    }
+  P.clock = function (seconds, span) {
+    const date = new Date(seconds * 1000);
+    if (span > 2 * 86400) return date.toLocaleDateString("en-GB", { day: "numeric", month: "short" });
+    return date.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", ...(span <= 120 ? { second: "2-digit" } : {}) });
   };
 
   P.LineChart = class {
-    // The scale ends a little above the highest value and at `least` or higher; `format` writes a value.
-    constructor(element, { least, format, windowMs }) {
-      Object.assign(this, { least, format, windowMs, points: [] });
-      this.canvas = element.querySelector("canvas");
-      this.value = element.querySelector("output");
+    // `lines`: [name, function of a row]; the scale ends at `least` or higher; `format` writes a value.
+    constructor(element, { title, lines, least, most, format, crosshair }) {
+      Object.assign(this, { element, lines, least, most, format, crosshair, history: null, at: null });
+      this.canvas = P.h("canvas", { role: "img", "aria-label": title });
+      this.value = P.h("output");
+      const legend = lines.length > 1 ? lines.map(([name], index) => P.h("span", { class: `pt-key pt-key-${COLOURS[index]}` }, name)) : [];
+      element.append(P.h("header", {}, P.h("h4", {}, title, ...legend), this.value), this.canvas);
+      this.canvas.addEventListener("pointermove", (event) => crosshair.move(this.timeAt(event)));
+      this.canvas.addEventListener("pointerleave", () => crosshair.move(null));
+      this.canvas.addEventListener("pointerdown", (event) => {
+        this.canvas.setPointerCapture(event.pointerId);
+        crosshair.start(this.timeAt(event));
+      });
+      this.canvas.addEventListener("pointerup", (event) => crosshair.end(this.timeAt(event)));
+      this.canvas.addEventListener("pointercancel", () => crosshair.cancel());
       new ResizeObserver(() => this.draw()).observe(this.canvas);
     }
 
-    push(time, value) {
-      this.points.push([time, value]);
-      while (this.points.length && this.points[0][0] < time - this.windowMs) this.points.shift();
-      P.setText(this.value, this.format(value));
+    set(history) {
+      this.history = history;
       this.draw();
     }
 
-    draw() {
-      if (!this.canvas.clientWidth || !this.points.length) return;
-      const height = 120;
-      const { context, width } = prepare(this.canvas, height);
-      const end = this.points.at(-1)[0];
-      const highest = Math.max(...this.points.map(([, value]) => value));
-      const top = Math.max(this.least, highest * 1.2);
-      const x = (time) => width - ((end - time) / this.windowMs) * width;
-      const y = (value) => height - 4 - (value / top) * (height - 10);
-      this.grid(context, width, height);
-      context.beginPath();
-      for (const [time, value] of this.points) context.lineTo(x(time), y(value));
-      context.strokeStyle = colour("accent");
-      context.lineWidth = 2;
-      context.lineJoin = "round";
-      context.stroke();
-      context.lineTo(x(end), height);
-      context.lineTo(x(this.points[0][0]), height);
-      context.globalAlpha = 0.12;
-      context.fillStyle = colour("accent");
-      context.fill();
-      context.globalAlpha = 1;
-      context.fillStyle = colour("soft");
-      context.font = "12px system-ui, sans-serif";
-      context.fillText(this.format(top), 8, 17);
+    timeAt(event) {
+      if (!this.history) return null;
+      const share = Math.max(0, Math.min(1, event.offsetX / this.canvas.clientWidth));
+      return this.history.start + share * (this.history.end - this.history.start);
     }
 
-    grid(context, width, height) {
-      context.strokeStyle = colour("border");
-      context.lineWidth = 1;
-      for (const part of [0.25, 0.5, 0.75]) {
+    // The row at a time: the first that ends at or after it, unless that is beyond a gap.
+    rowAt(time) {
+      const row = this.history.rows.find((candidate) => candidate.time >= time);
+      return row && (!row.after_gap || row.time - time <= this.history.step) ? row : null;
+    }
+
+    draw() {
+      if (!this.canvas.clientWidth || !this.history) return;
+      const { context, width } = prepare(this.canvas, HEIGHT);
+      const { start, end, rows } = this.history;
+      const values = rows.flatMap((row) => this.lines.map(([, read]) => read(row) ?? 0));
+      const top = Math.min(this.most ?? Infinity, Math.max(this.least, ...values.map((value) => value * 1.1)));
+      const x = (time) => LEFT + ((time - start) / (end - start)) * (width - LEFT);
+      const y = (value) => HEIGHT - BOTTOM - (Math.min(value, top) / top) * (HEIGHT - BOTTOM - TOP);
+      this.grid(context, width, start, end, top);
+      this.lines.forEach(([, read], index) => this.line(context, rows, read, x, y, COLOURS[index]));
+      this.cross(context, x, y);
+      this.tell();
+    }
+
+    line(context, rows, read, x, y, name) {
+      context.beginPath();
+      let isOpen = false;
+      for (const row of rows) {
+        const value = read(row);
+        if (value === null || value === undefined || row.after_gap) isOpen = false;
+        if (value === null || value === undefined) continue;
+        if (isOpen) context.lineTo(x(row.time), y(value));
+        else context.moveTo(x(row.time) - 0.75, y(value));
+        if (!isOpen) context.lineTo(x(row.time), y(value));
+        isOpen = true;
+      }
+      Object.assign(context, { strokeStyle: colour(name), lineWidth: 1.75, lineJoin: "round", lineCap: "round" });
+      context.stroke();
+    }
+
+    grid(context, width, start, end, top) {
+      Object.assign(context, { strokeStyle: colour("border"), lineWidth: 1, fillStyle: colour("soft"), font: "11.5px system-ui, sans-serif" });
+      for (const part of [0, 0.5, 1]) {
+        const line = Math.round(TOP + part * (HEIGHT - BOTTOM - TOP)) + 0.5;
         context.beginPath();
-        context.moveTo(0, Math.round(height * part) + 0.5);
-        context.lineTo(width, Math.round(height * part) + 0.5);
+        context.moveTo(0, line);
+        context.lineTo(width, line);
         context.stroke();
       }
+      context.fillText(this.format(top), 4, TOP + 13);
+      for (const [part, align] of [[0, "left"], [0.5, "center"], [1, "right"]]) {
+        context.textAlign = align;
+        context.fillText(P.clock(start + part * (end - start), end - start), part * width, HEIGHT - 4);
+      }
+      context.textAlign = "left";
+    }
+
+    cross(context, x, y) {
+      const { time, from } = this.crosshair;
+      if (from !== null && time !== null) {
+        context.globalAlpha = 0.15;
+        context.fillStyle = colour("accent");
+        context.fillRect(Math.min(x(from), x(time)), 0, Math.abs(x(time) - x(from)), HEIGHT - BOTTOM);
+        context.globalAlpha = 1;
+      }
+      if (time === null) return;
+      context.strokeStyle = colour("strong-border");
+      context.beginPath();
+      context.moveTo(x(time), 0);
+      context.lineTo(x(time), HEIGHT - BOTTOM);
+      context.stroke();
+      const row = this.rowAt(time);
+      this.lines.forEach(([, read], index) => {
+        const value = row && read(row);
+        if (value === null || value === undefined) return;
+        context.fillStyle = colour(COLOURS[index]);
+        context.beginPath();
+        context.arc(x(row.time), y(value), 3.5, 0, 2 * Math.PI);
+        context.fill();
+      });
+    }
+
+    // The values under the crosshair, else the last ones.
+    tell() {
+      const { time } = this.crosshair;
+      const row = time === null ? this.history.rows.at(-1) : this.rowAt(time);
+      const texts = this.lines.map(([, read]) => {
+        const value = row && read(row);
+        return value === null || value === undefined ? "–" : this.format(value);
+      });
+      P.setText(this.value, texts.join(" · "));
     }
   };
 })(window.Pageturn);

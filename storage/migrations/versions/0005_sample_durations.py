@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0005"
-down_revision = "0002"
+down_revision = "0004"
 
 _TOTALS = ("engine_started", "blocks_saved", "bytes_fragmented", "waiting_deferred")
 _DURATIONS = ("ttft", "itl", "queue")

@@ -1,0 +1,89 @@
+// The table of requests, live and recent, with Stop; a row opens what happened to its request.
+"use strict";
+
+(function (P) {
+  const { h } = P;
+  const COLUMNS = ["Conversation", "State", "Answers", "Prompt", "Generated", "Cached", "Blocks", "Tokens/s", "Age", ""];
+  const MOST_RECENT = 8;
+
+  P.RequestsTable = class {
+    // `onOpen(request_id or null)` when a row is opened or closed.
+    constructor(panel, onOpen) {
+      Object.assign(this, { panel, onOpen, rows: new Map(), opened: null, showsAll: false });
+      this.body = panel.querySelector("tbody");
+      this.count = panel.querySelector(".pt-request-count");
+      panel.querySelector("thead tr").append(...COLUMNS.map((name) => (name ? h("th", { scope: "col" }, name) : h("td", {}))));
+      this.none = h("tr", {}, h("td", { colspan: COLUMNS.length, class: "pt-none" }, "No live requests"));
+      this.more = h("button", { type: "button", class: "pt-button pt-more", hidden: true, onclick: () => this.toggleAll() }, "");
+      panel.querySelector(".pt-table").after(this.more);
+    }
+
+    update({ items, recent }) {
+      this.frame = { items, recent };
+      const shown = this.showsAll ? recent : recent.slice(0, MOST_RECENT);
+      const wanted = [...items, ...shown];
+      const rows = wanted.map((item) => this.row(item));
+      if (!items.length) rows.unshift(this.none);
+      for (const id of this.rows.keys()) if (!wanted.some((item) => item.request_id === id)) this.rows.delete(id);
+      rows.forEach((row, at) => this.body.children[at] !== row && this.body.insertBefore(row, this.body.children[at] ?? null));
+      while (this.body.children.length > rows.length) this.body.lastChild.remove();
+      P.setText(this.count, `${P.number(items.length)} live`);
+      this.more.hidden = recent.length <= MOST_RECENT;
+      P.setText(this.more, this.showsAll ? "Show fewer" : `Show all ${recent.length} recent`);
+    }
+
+    toggleAll() {
+      this.showsAll = !this.showsAll;
+      this.update(this.frame);
+    }
+
+    row(item) {
+      if (!this.rows.has(item.request_id)) this.rows.set(item.request_id, this.makeRow(item));
+      const { tr, cells, stop, name } = this.rows.get(item.request_id);
+      const isLive = item.state !== "finished";
+      const values = [stateOf(item), item.num_candidates, progressOf(item), P.number(item.generated_tokens), P.number(item.cached_tokens), blocksOf(item, isLive), item.tokens_per_second ? item.tokens_per_second.toFixed(1) : "–", P.seconds(item.age_s)];
+      values.forEach((value, at) => P.setText(cells[at], String(value)));
+      tr.classList.toggle("pt-ended", !isLive);
+      stop.hidden = !isLive;
+      name.setAttribute("aria-expanded", String(this.opened === item.request_id));
+      return tr;
+    }
+
+    makeRow(item) {
+      const { request_id: id } = item;
+      const title = P.requestName(item);
+      const name = h("button", { type: "button", class: "pt-row-name", title: `What happened to ${title}`, onclick: () => this.toggle(id) }, title);
+      const stop = h("button", { type: "button", class: "pt-button pt-row-stop", "aria-label": `Stop ${title}`, onclick: () => this.stop(item) }, "Stop");
+      const cells = COLUMNS.slice(1, -1).map(() => h("td", {}));
+      const go = item.conversation_id ? P.iconButton("goon", `Open ${title}`, () => P.dashboard.openConversation(item.conversation_id)) : null;
+      return { tr: h("tr", { "data-request": id }, h("td", {}, h("span", { class: "pt-row-head" }, name, go)), ...cells, h("td", {}, stop)), cells, stop, name };
+    }
+
+    toggle(id) {
+      this.opened = this.opened === id ? null : id;
+      this.update(this.frame);
+      this.onOpen(this.opened);
+    }
+
+    async stop(item) {
+      try {
+        await P.api("POST", `requests/${item.request_id}/stop`);
+        P.say(`Stopped ${P.requestName(item)}`);
+      } catch (error) {
+        P.failureToast(`Not stopped: ${error.message}`);
+      }
+    }
+  };
+
+  function stateOf(item) {
+    if (item.state === "finished") return [...new Set(item.finish_reasons)].join(", ") || "finished";
+    return item.waiting_reason ? `${item.state} (${item.waiting_reason})` : item.state;
+  }
+
+  function progressOf(item) {
+    const isComputing = item.state !== "finished" && item.computed_tokens < item.prompt_tokens;
+    return isComputing ? `${P.number(item.computed_tokens)} of ${P.number(item.prompt_tokens)}` : P.number(item.prompt_tokens);
+  }
+
+  const blocksOf = (item, isLive) => (isLive ? `${P.number(item.blocks_private)} private, ${P.number(item.blocks_shared)} shared` : "–");
+})(window.Pageturn);
