@@ -3,7 +3,7 @@
 
 (function (P) {
   const { h } = P;
-  const COLUMNS = ["Conversation", "State", "Answers", "Prompt", "Generated", "Cached", "Blocks", "Tokens/s", "Age", ""];
+  const COLUMNS = ["Conversation", "State", "Answers", "Prompt", "Generated", "Cached", "Own / shared", "Tokens/s", "Age"];
   const MOST_RECENT = 8;
 
   P.RequestsTable = class {
@@ -12,7 +12,7 @@
       Object.assign(this, { panel, onOpen, rows: new Map(), opened: null, showsAll: false });
       this.body = panel.querySelector("tbody");
       this.count = panel.querySelector(".pt-request-count");
-      panel.querySelector("thead tr").append(...COLUMNS.map((name) => (name ? h("th", { scope: "col" }, name) : h("td", {}))));
+      panel.querySelector("thead tr").append(...COLUMNS.map((name) => h("th", { scope: "col" }, name)));
       this.none = h("tr", {}, h("td", { colspan: COLUMNS.length, class: "pt-none" }, "No live requests"));
       this.more = h("button", { type: "button", class: "pt-button pt-more", hidden: true, onclick: () => this.toggleAll() }, "");
       panel.querySelector(".pt-table").after(this.more);
@@ -54,9 +54,9 @@
       const title = P.requestName(item);
       const name = h("button", { type: "button", class: "pt-row-name", title: `What happened to ${title}`, onclick: () => this.toggle(id) }, title);
       const stop = h("button", { type: "button", class: "pt-button pt-row-stop", "aria-label": `Stop ${title}`, onclick: () => this.stop(item) }, "Stop");
-      const cells = COLUMNS.slice(1, -1).map(() => h("td", {}));
-      const go = item.conversation_id ? P.iconButton("goon", `Open ${title}`, () => P.dashboard.openConversation(item.conversation_id)) : null;
-      return { tr: h("tr", { "data-request": id }, h("td", {}, h("span", { class: "pt-row-head" }, name, go)), ...cells, h("td", {}, stop)), cells, stop, name };
+      const cells = COLUMNS.slice(1).map((label) => h("td", { "data-label": label }));
+      const go = item.conversation_id ? P.iconButton("right", `Open ${title}`, () => P.dashboard.openConversation(item.conversation_id)) : null;
+      return { tr: h("tr", { "data-request": id }, h("td", {}, h("span", { class: "pt-row-head" }, name, go, stop)), ...cells), cells, stop, name };
     }
 
     toggle(id) {
@@ -85,5 +85,5 @@
     return isComputing ? `${P.number(item.computed_tokens)} of ${P.number(item.prompt_tokens)}` : P.number(item.prompt_tokens);
   }
 
-  const blocksOf = (item, isLive) => (isLive ? `${P.number(item.blocks_private)} private, ${P.number(item.blocks_shared)} shared` : "–");
+  const blocksOf = (item, isLive) => (isLive ? `${P.number(item.blocks_private)} / ${P.number(item.blocks_shared)}` : "–");
 })(window.Pageturn);
