@@ -135,7 +135,7 @@ async def _forget_durations(session: AsyncSession, before: int) -> None:
     await session.execute(statement, execution_options={"synchronize_session": False})
 
 
-def _lasts(before: int, seconds: int) -> Select[tuple[int]]:
+def _lasts(before: int, seconds: int) -> Select[int]:
     """The times of the last rows that each engine left in each stretch of `seconds`."""
     time = EngineSampleRow.time
     groups = (time // seconds, EngineSampleRow.engine_started)
