@@ -12,7 +12,6 @@ from engine.stats import (
     BlockInfo,
     EngineStatus,
     FinishedCandidate,
-    ModelInfo,
     RequestDetail,
     RequestInfo,
     RequestsReport,

@@ -45,7 +45,7 @@ def test_the_dashboards_page_explains_every_tile_fact_and_column() -> None:
     tiles = re.findall(
         r'^    \["\w+", "([^"]+)", "', (ROOT / "ui/static/tiles.js").read_text(), re.M
     )
-    facts = (ROOT / "ui/static/facts.js").read_text().split("P.machineFacts")[0]
+    facts = (ROOT / "ui/static/engine_facts.js").read_text().split("P.machineFacts")[0]
     rows = re.findall(r'^ +\["([A-Z][^"]+)", [`b]', facts, re.M)
     policies = re.findall(r'^    \["\w+", "([^"]+)"\],', facts, re.M)
     assert (len(tiles), len(rows), len(policies)) == (12, 4, 4)
