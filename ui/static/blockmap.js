@@ -59,7 +59,7 @@
       this.flashTimer = 0;
       const now = performance.now();
       for (const [index, until] of this.flashes) if (until <= now) this.flashes.delete(index);
-      this.compose();
+      if (this.theme) this.compose();
       if (this.flashes.size) this.flashTimer = setTimeout(() => this.flash(), FLASH_STEP_MS);
     }
 
