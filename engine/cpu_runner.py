@@ -8,6 +8,7 @@ logits are bitwise the same whatever else is in the batch and however its tokens
 import logging
 import time
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain
@@ -29,8 +30,15 @@ from engine.loader.cpu_weights import (
 )
 from engine.loader.model import OpenModel, open_configured
 from engine.models.config import ModelConfig
-from engine.outputs import BlockCopy, ModelRunnerOutput, ScheduledSequence, SchedulerOutput
+from engine.outputs import (
+    BlockCopy,
+    ModelRunnerOutput,
+    ScheduledSequence,
+    SchedulerOutput,
+    ScoredToken,
+)
 from engine.pooling import STATE_UNIT
+from engine.prompt_scoring import ROWS_AT_A_TIME, score_rows, split_scored
 from engine.sampler import Sampler
 from engine.stats import ModelInfo
 from kernels.cpu.fused.compiled import is_compiled
@@ -117,13 +125,17 @@ class CpuRunner:
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         """Do the block copies, compute the scheduled tokens, draw one token per SampleRequest."""
         self._copy_blocks(plan.block_copies)
-        draws = find_draws(plan.scheduled)
+        runs, scheduled = split_scored(plan.scheduled, self._model.max_outputs)
+        draws = find_draws(scheduled)
         self._sampler.prepare(draws.requests)
-        logits = torch.from_numpy(self._model.run(build_step_input(plan.scheduled, draws.rows)))
+        scores = self._score(runs)
+        if not scheduled:
+            return ModelRunnerOutput({}, scores=scores)
+        logits = torch.from_numpy(self._model.run(build_step_input(scheduled, draws.rows)))
         if not draws.has_own_rows:
             logits = logits[draws.sources]
         tokens = self._sampler.sample(logits, draws.requests) if draws.requests else []
-        return draws.output(tokens, self._sum_states(plan.scheduled))
+        return replace(draws.output(tokens, self._sum_states(scheduled)), scores=scores)
 
     def warm_up(self) -> None:
         """Touch all memory of a step: one decode and one chunk of the largest size. Before the first request only."""
@@ -137,6 +149,17 @@ class CpuRunner:
     def close(self) -> None:
         """End the worker threads; no step can follow."""
         self._model.close()
+
+    def _score(self, runs: Sequence[ScheduledSequence]) -> dict[int, list[ScoredToken]]:
+        """Computes runs of which every token's logits are wanted, as the step keeps those of a few rows only."""
+        scores: dict[int, list[ScoredToken]] = defaultdict(list)
+        for run in runs:
+            assert run.score is not None, "a run without tokens to judge"
+            rows = _int32(range(len(run.token_ids)))
+            logits = self._model.run(replace(build_step_input([run]), output_rows=rows))
+            ids, num_top = run.score.token_ids, run.score.num_top
+            scores[run.seq_id] += score_rows(torch.from_numpy(logits), ids, num_top)
+        return scores
 
     def _sum_states(self, scheduled: Sequence[ScheduledSequence]) -> dict[int, list[float]]:
         """Of those that want states the sum over the step that has just run."""
@@ -198,7 +221,7 @@ def _fused_model(
             num_blocks=size.num_blocks,
             block_size=config.block_size,
             max_rows=config.max_num_batched_tokens,
-            max_outputs=max(config.max_num_seqs, MAX_ROWS),
+            max_outputs=max(config.max_num_seqs, MAX_ROWS, ROWS_AT_A_TIME),
             num_threads=num_threads,
         )
     except MemoryError as error:

@@ -109,9 +109,9 @@ class KVCacheManager:
     def num_lost_tokens(self, seq: Sequence) -> int:
         """How many tokens of `seq` would have to be computed again if its blocks were freed and soon evicted.
 
-        Not lost is the run of cached blocks at its beginning that others refer to as well, unless its states are wanted.
+        Not lost is the run of cached blocks at its beginning that others refer to as well, unless it must not reuse them.
         """
-        if seq.request.state_sum is not None:
+        if seq.request.needs_every_token:
             return seq.num_computed_tokens
         num_kept = 0
         for block_id in seq.block_table:
@@ -210,8 +210,7 @@ class KVCacheManager:
             self._check_sequence(seq)
 
     def _may_reuse(self, seq: Sequence) -> bool:
-        """Not for an embedding: it needs the states of all its tokens, and the cache has keys and values only."""
-        return self._enable_prefix_caching and seq.request.state_sum is None
+        return self._enable_prefix_caching and not seq.request.needs_every_token
 
     def _num_blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_size)

@@ -23,9 +23,17 @@ from engine.loader.model import OpenModel, open_configured
 from engine.loader.weights import ModelWeights
 from engine.models.config import ModelConfig
 from engine.models.llama import LlamaForCausalLM
-from engine.outputs import BlockCopy, ModelRunnerOutput, ScheduledSequence, SchedulerOutput
+from engine.outputs import (
+    BlockCopy,
+    ModelRunnerOutput,
+    ScheduledSequence,
+    SchedulerOutput,
+    ScoredToken,
+    ScoreRequest,
+)
 from engine.placement import Placement, choose_placement, use_physical_cores
 from engine.pooling import STATE_UNIT
+from engine.prompt_scoring import ROWS_AT_A_TIME, score_rows
 from engine.sampler import Sampler
 from engine.stats import ModelInfo
 from engine.transfer import to_device
@@ -98,11 +106,11 @@ class ModelRunner:
         self._copy_blocks(plan.block_copies)
         draws = find_draws(plan.scheduled)
         self._sampler.prepare(draws.requests)
-        logits, state_sums = self._forward(plan.scheduled, draws.rows)
+        logits, state_sums, scores = self._forward(plan.scheduled, draws.rows)
         if not draws.has_own_rows:
             logits = logits[draws.sources]
         tokens = self._sampler.sample(logits, draws.requests) if draws.requests else []
-        return draws.output(tokens, state_sums)
+        return replace(draws.output(tokens, state_sums), scores=scores)
 
     @torch.inference_mode()
     def warm_up(self) -> None:
@@ -132,18 +140,18 @@ class ModelRunner:
 
     def _forward(
         self, scheduled: Sequence[ScheduledSequence], rows: list[int]
-    ) -> tuple[torch.Tensor, dict[int, list[float]]]:
-        """Logits [len(rows), vocab_size] at the tokens `rows` of the step; sums of states."""
+    ) -> tuple[torch.Tensor, dict[int, list[float]], dict[int, list[ScoredToken]]]:
+        """Logits [len(rows), vocab_size] at the tokens `rows` of the step; sums of states; scores."""
         step, device = gather_step(scheduled, self.scheduler_config.block_size), self._pool.device
         if self._graphs is not None and self._graphs.can_run(step):
             states = self._graphs.run(step)
         else:
             states = self._compute(step.to(device))
-        state_sums = self._sum_states(states, scheduled)
+        state_sums, scores = self._sum_states(states, scheduled), self._score(states, scheduled)
         if not rows:
-            return states.new_empty(0, self.info.vocab_size), state_sums
+            return states.new_empty(0, self.info.vocab_size), state_sums, scores
         chosen = to_device([np.array(rows, np.int64)], device)[0]
-        return self._model.compute_logits(states[chosen]), state_sums
+        return self._model.compute_logits(states[chosen]), state_sums, scores
 
     def _compute(self, inputs: StepInputs) -> torch.Tensor:
         """Final states [num_tokens, hidden_size]."""
@@ -163,6 +171,25 @@ class ModelRunner:
             if sequence.wants_states
         }
         return dict(zip(sums, torch.stack(list(sums.values())).tolist(), strict=True))
+
+    def _score(
+        self, states: torch.Tensor, scheduled: Sequence[ScheduledSequence]
+    ) -> dict[int, list[ScoredToken]]:
+        """How likely the tokens were that are to be judged, from `states` [num_tokens, hidden_size]."""
+        parts = states.split([len(sequence.token_ids) for sequence in scheduled])
+        return {
+            sequence.seq_id: self._score_rows(part, sequence.score)
+            for sequence, part in zip(scheduled, parts, strict=True)
+            if sequence.score is not None
+        }
+
+    def _score_rows(self, states: torch.Tensor, request: ScoreRequest) -> list[ScoredToken]:
+        scores: list[ScoredToken] = []
+        for begin in range(0, len(request.token_ids), ROWS_AT_A_TIME):
+            token_ids = request.token_ids[begin : begin + ROWS_AT_A_TIME]
+            logits = self._model.compute_logits(states[begin : begin + len(token_ids)])
+            scores += score_rows(logits, token_ids, request.num_top)
+        return scores
 
     def _sum_rows(self, states: torch.Tensor) -> torch.Tensor:
         total = states.new_zeros(states.shape[1], dtype=torch.float64)

@@ -1,6 +1,6 @@
 """What the scheduler did, as text and events for callers: one `OutputProcessor` for all requests, in the worker thread.
 
-Per candidate the events are `TextDelta`s (or one `Embedding`), then one `CandidateFinished`; `RequestFinished` comes last. A
+A request's first event after its progress is `PromptLogprobs`, if it wants them. Per candidate the events are `TextDelta`s (or one `Embedding`), then one `CandidateFinished`; `RequestFinished` comes last. A
 `TextDelta` carries every drawn token but the stop token (EOS or one of `stop_token_ids`), which only `usage` counts.
 The texts of a candidate joined are the decoding of its tokens without special ones, cut at the first stop string; the
 first `min_tokens` tokens are not searched for stop strings.
@@ -16,8 +16,10 @@ from engine.outputs import (
     CandidateFinished,
     EngineEvent,
     FinishReason,
+    PromptLogprobs,
     RequestFinished,
     SampledToken,
+    ScoredToken,
     SequenceEnd,
     StepOutput,
     TextDelta,
@@ -75,7 +77,9 @@ class OutputProcessor:
             index: _Candidate(self._tokenizer, StopMatcher(stops), params.min_tokens)
             for index in range(params.n)
         }
-        self._requests[request.request_id] = _RequestText(request.arrival_time, candidates)
+        self._requests[request.request_id] = _RequestText(
+            request.arrival_time, request.prompt_token_ids[0], candidates
+        )
 
     def process(self, outputs: Iterable[StepOutput]) -> ProcessedOutputs:
         """Take in what happened to sequences, in order."""
@@ -89,6 +93,8 @@ class OutputProcessor:
         events: list[EngineEvent] = [
             e for e in (output.progress, output.embedding) if e is not None
         ]
+        if output.prompt_scores is not None:
+            events.append(self._prompt_logprobs(request, output.prompt_scores))
         candidate = request.candidates.get(output.index)
         if candidate is not None:
             delta = candidate.take(output)
@@ -106,12 +112,20 @@ class OutputProcessor:
                 processed.stopped[output.seq_id] = candidate.num_unused
         processed.events += ((output.request_id, event) for event in events)
 
+    def _prompt_logprobs(
+        self, request: "_RequestText", scores: Iterable[ScoredToken]
+    ) -> PromptLogprobs:
+        first = self._tokenizer.token_bytes(request.first_token_id).decode(errors="replace")
+        others = (_with_text(self._tokenizer, s.logprob, s.top_logprobs) for s in scores)
+        return PromptLogprobs(first, tuple(others))
+
 
 @dataclass(slots=True)
 class _RequestText:
     """The candidates that have not ended."""
 
     arrival_time: float
+    first_token_id: int
     candidates: dict[int, "_Candidate"]
 
     def finish(self, output: StepOutput, end: SequenceEnd) -> FinishedCandidate:
@@ -175,13 +189,16 @@ class _Candidate:
     def _logprobs(self, sampled: SampledToken) -> tuple[TextLogprob, ...]:
         if sampled.logprob is None:
             return ()
-        top = tuple(self._text_logprob(entry) for entry in sampled.top_logprobs)
-        return (self._text_logprob(sampled.logprob, top),)
+        return (_with_text(self._tokenizer, sampled.logprob, sampled.top_logprobs),)
 
-    def _text_logprob(self, entry: TokenLogprob, top: tuple[TextLogprob, ...] = ()) -> TextLogprob:
-        token = self._tokenizer.token_bytes(entry.token_id)
-        text = token.decode(errors="replace")
-        return TextLogprob(entry.token_id, text, entry.logprob, token, top)
+
+def _with_text(
+    tokenizer: TokenBytes, entry: TokenLogprob, top: Iterable[TokenLogprob] = ()
+) -> TextLogprob:
+    token = tokenizer.token_bytes(entry.token_id)
+    text = token.decode(errors="replace")
+    shown = tuple(_with_text(tokenizer, other) for other in top)
+    return TextLogprob(entry.token_id, text, entry.logprob, token, shown)
 
 
 def _candidate_finished(

@@ -54,6 +54,17 @@ class SampleRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoreRequest:
+    """Tokens of a prompt to judge: each of them follows one of the first tokens that a step computes of it, in order.
+
+    Wanted are the log-probability of each and the `num_top` best tokens of its place.
+    """
+
+    token_ids: Sequence[int]
+    num_top: int
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduledSequence:
     """A run of tokens of one sequence to compute in this step.
 
@@ -61,6 +72,7 @@ class ScheduledSequence:
     `block_table` covers all positions up to the last of them. `samples` is empty for a chunk that does not reach
     the end of the known tokens, holds one entry for an ordinary sequence, n for a prompt that forks after this step (one
     again if it forks into beams). With `wants_states` the sum of these tokens' final states is wanted, and `samples` is empty.
+    With a `score` the tokens that follow in the prompt are judged.
 
     The last `num_drafts` tokens are guesses. With some, `samples` are draws of this one sequence: the first behind its last
     known token, one more behind each guess, as if the guesses before it had been drawn.
@@ -73,6 +85,7 @@ class ScheduledSequence:
     samples: tuple[SampleRequest, ...]
     wants_states: bool = False
     num_drafts: int = 0
+    score: ScoreRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +123,26 @@ class SampledToken:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoredToken:
+    """How likely the model thought a token of the prompt to be, and the best tokens of its place, best first."""
+
+    logprob: TokenLogprob
+    top_logprobs: tuple[TokenLogprob, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRunnerOutput:
     """The drawn tokens by seq_id, one for every SampleRequest of the step; and of those that want states their sums.
 
     A sum [hidden_size] is over the scheduled tokens' states after the final norm, each rounded to `pooling.STATE_UNIT`.
-    What was drawn behind drafts, in order, is in `behind_drafts`.
+    What was drawn behind drafts, in order, is in `behind_drafts`. `scores` has by seq_id one entry for every token of a
+    ScoreRequest.
     """
 
     samples: Mapping[int, SampledToken]
     state_sums: Mapping[int, Sequence[float]] = field(default_factory=dict)
     behind_drafts: Mapping[int, Sequence[SampledToken]] = field(default_factory=dict)
+    scores: Mapping[int, Sequence[ScoredToken]] = field(default_factory=dict)
 
 
 # --- engine to callers ---------------------------------------------------------------------------
@@ -177,6 +200,17 @@ class PrefillProgress:
 
     computed_tokens: int
     prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """The prompt's tokens: the text of the `first`, which nothing comes before, and the judged `others`.
+
+    Comes once, before any text, for a request with `prompt_logprobs`.
+    """
+
+    first: str
+    others: tuple[TextLogprob, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +282,9 @@ class StepOutput:
     progress: PrefillProgress | None = None
     end: SequenceEnd | None = None
     embedding: Embedding | None = None
+    prompt_scores: tuple[ScoredToken, ...] | None = None
 
 
-EngineEvent = PrefillProgress | TextDelta | Embedding | CandidateFinished | RequestFinished
+EngineEvent = (
+    PrefillProgress | PromptLogprobs | TextDelta | Embedding | CandidateFinished | RequestFinished
+)

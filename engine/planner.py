@@ -45,6 +45,7 @@ class _Step:
     ) -> None:
         """Compute the next `num_tokens` tokens of `seq`; if these are all it has, the draft behind them, and sample."""
         start, end = seq.num_computed_tokens, seq.num_computed_tokens + num_tokens
+        scores = seq.request.scores
         self.scheduled.append(
             ScheduledSequence(
                 seq.seq_id,
@@ -54,6 +55,7 @@ class _Step:
                 _samples(seq, draft) if end == seq.num_tokens else (),
                 seq.request.state_sum is not None,
                 len(draft),
+                None if scores is None else scores.request(start, num_tokens),
             )
         )
         self.block_copies += block_copies
@@ -170,7 +172,7 @@ class Planner:
             seq.request.first_scheduled_time = now
             self._tally.queue.add(now - seq.request.arrival_time)
             seq.num_cached_tokens = seq.num_computed_tokens
-            if seq.request.state_sum is None:
+            if not seq.request.needs_every_token:
                 self._tally.prefix_queries += seq.num_tokens
             self._tally.prefix_hits += seq.num_cached_tokens
             self._tally.prompt_tokens += seq.num_prompt_tokens

@@ -12,6 +12,7 @@ from engine.outputs import (
     FinishReason,
     KVUsage,
     PrefillProgress,
+    PromptLogprobs,
     RequestFinished,
     TextDelta,
     TextLogprob,
@@ -132,6 +133,8 @@ class RequestStream:
             self._queue["progress"] = event
         elif isinstance(event, Embedding):
             self._queue["embedding"] = event
+        elif isinstance(event, PromptLogprobs):
+            self._queue["prompt"] = event
         elif isinstance(event, CandidateFinished):
             self._queue["finished", event.index] = event
         else:

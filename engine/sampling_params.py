@@ -47,7 +47,8 @@ class SamplingParams:
 
     `max_tokens` None means what is left of the context, DEFAULT_MAX_TOKENS at most. `top_k` 0 and -1 are off. A
     temperature below GREEDY_TEMPERATURE is greedy; `top_p` 0 keeps the most likely token only. `logprobs` None is off;
-    k returns the sampled token and the k best (0 to 20). A seed counts modulo 2^64. A request of lower `priority` is
+    k returns the sampled token and the k best (0 to 20). `prompt_logprobs` says the same of the prompt's tokens; it has no
+    wire form here. A seed counts modulo 2^64. A request of lower `priority` is
     served first; other than 0 only where the engine's scheduling policy is "priority". With `beams` nothing is drawn: the n
     best of a search are returned. With a `grammar` the answer is a text of it, unless a limit or a stop string cuts it;
     while nothing but an end may follow, `min_tokens` has no say. `temperatures`, one for each of n, take the place of
@@ -70,6 +71,7 @@ class SamplingParams:
     ignore_eos: bool = False
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     cache_salt: str | None = None
     priority: int = 0
     beams: BeamParams | None = None

@@ -150,6 +150,7 @@ class Scheduler:
         for entry in plan.scheduled:
             seq = self._roster.holder(entry.seq_id)
             if seq is not None:
+                outputs += _take_scores(seq, entry, output)
                 outputs += self._advance(seq, entry, output, now)
         self._plan = None
         self._roster.forget_heirs()
@@ -426,6 +427,21 @@ def _step_output(
     return StepOutput(
         seq.request.request_id, seq.seq_id, seq.index, sampled, end=end, embedding=embedding
     )
+
+
+def _take_scores(
+    seq: Sequence, entry: ScheduledSequence, output: ModelRunnerOutput
+) -> list[StepOutput]:
+    """What the step says about tokens of the prompt, when that makes it complete."""
+    scores = seq.request.scores
+    if scores is None:
+        return []
+    if entry.score is not None:
+        scores.add(entry.start_position, output.scores[entry.seq_id])
+    told = scores.tell()
+    if told is None:
+        return []
+    return [StepOutput(seq.request.request_id, seq.seq_id, seq.index, prompt_scores=told)]
 
 
 def _progress(seq: Sequence) -> StepOutput:

@@ -16,6 +16,7 @@ from engine.grammar_spec import Grammar, TokenMatcher
 from engine.outputs import FinishReason, SampleRequest, Timings, Usage
 from engine.pooling import StateSum
 from engine.prompt_lookup import PromptLookup
+from engine.prompt_scores import PromptScores
 from engine.sampling_params import SamplingParams
 from engine.timeline import EventKind, RequestEvent, Timeline
 
@@ -48,7 +49,7 @@ class Request:
 
     The scheduler makes the `sequences` when it accepts the request, and counts in `num_overtakes` how many that stood
     behind it have started before it. A request for an embedding has a `state_sum`; its one sequence draws no token. A beam
-    search has a `group`. With a `grammar`, which is that of `params` compiled, each sequence follows it with a matcher of its
+    search has a `group`. One that wants the log-probabilities of its prompt has `scores`. With a `grammar`, which is that of `params` compiled, each sequence follows it with a matcher of its
     own.
     """
 
@@ -63,6 +64,17 @@ class Request:
     num_overtakes: int = 0
     group: "BeamGroup | None" = None
     timeline: Timeline = field(default_factory=Timeline)
+    scores: PromptScores | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if self.params.prompt_logprobs is not None:
+            self.scores = PromptScores(self.prompt_token_ids, self.params.prompt_logprobs)
+
+    @property
+    def needs_every_token(self) -> bool:
+        """Whether something is wanted of each token of its prompt that the prefix cache, which has keys and values, cannot give."""
+        is_judged = self.scores is None or self.scores.is_complete
+        return self.state_sum is not None or not is_judged
 
     def count_blocks(self) -> int:
         """How many blocks its sequences hold; what they share counts once."""

@@ -3,7 +3,7 @@
 `FakeModelRunner` stores (token, position) in the slots that the plan names. Before drawing a token it reads the whole
 context back through the block table, and fails unless every slot holds exactly the sequence's token at that position.
 Tokens drawn are a pure function of (context, seed), so batching, chunking, caching and preemption must not
-change them: `expected_tokens` says what a sequence yields alone, `expected_embedding` what an embedding request does.
+change them: `expected_tokens` says what a sequence yields alone, `expected_embedding` what an embedding request does, `expected_scores` what is thought of a prompt.
 """
 
 import itertools
@@ -23,6 +23,7 @@ from engine.outputs import (
     SampleRequest,
     ScheduledSequence,
     SchedulerOutput,
+    ScoredToken,
     SequenceEnd,
     StepOutput,
     TokenLogprob,
@@ -90,6 +91,18 @@ def best_tokens(context: Sequence[int], count: int) -> tuple[TokenLogprob, ...]:
     return tuple(TokenLogprob(token, -gap, rank) for token, gap, rank in entries)
 
 
+def expected_scores(prompt: Sequence[int], num_top: int) -> tuple[ScoredToken, ...]:
+    """What is thought of a prompt's tokens but the first, worked out without an engine."""
+    return tuple(_score(prompt[:i], prompt[i], num_top) for i in range(1, len(prompt)))
+
+
+def _score(context: Sequence[int], token_id: int, num_top: int) -> ScoredToken:
+    ranked = best_tokens(context, VOCAB_SIZE)
+    unlikely = TokenLogprob(token_id, -99.0, VOCAB_SIZE)
+    logprob = next((entry for entry in ranked if entry.token_id == token_id), unlikely)
+    return ScoredToken(logprob, ranked[:num_top])
+
+
 def expected_tokens(
     prompt: Sequence[int],
     params: SamplingParams,
@@ -127,6 +140,7 @@ class Harness:
         self.texts: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         self.ends: dict[tuple[int, int], SequenceEnd] = {}
         self.embeddings: dict[int, tuple[float, ...]] = {}
+        self.scores: dict[int, tuple[ScoredToken, ...]] = {}
         self.progress: list[tuple[int, int]] = []
 
     def add(self, prompt: Sequence[int], **params: Any) -> Request:
@@ -168,6 +182,10 @@ class Harness:
         assert not self.scheduler.has_work, "the engine does not come to rest"
         for request_id, embedding in self.embeddings.items():
             assert embedding == expected_embedding(self.requests[request_id].prompt_token_ids)
+        for request_id, scores in self.scores.items():
+            request = self.requests[request_id]
+            num_top = request.params.prompt_logprobs or 0
+            assert scores == expected_scores(request.prompt_token_ids, num_top)
         for (request_id, index), text in self.texts.items():
             request = self.requests[request_id]
             if request.group is not None:
@@ -199,6 +217,9 @@ class Harness:
                 self.texts[key].append(output.sampled.token_id)
             if output.embedding is not None:
                 self.embeddings[output.request_id] = output.embedding.values
+            if output.prompt_scores is not None:
+                assert output.request_id not in self.scores, "the prompt is judged twice"
+                self.scores[output.request_id] = output.prompt_scores
             if output.end is not None:
                 self.ends[key] = output.end
 
@@ -261,11 +282,17 @@ class FakeModelRunner:
         samples: dict[int, SampledToken] = {}
         state_sums: dict[int, list[float]] = {}
         behind_drafts: dict[int, list[SampledToken]] = {}
+        scores: dict[int, list[ScoredToken]] = {}
         for entry in plan.scheduled:
             context = self._read_context(entry)
             if entry.wants_states:
                 assert not entry.samples, "a sequence wants states and tokens"
                 state_sums[entry.seq_id] = _sum_states(context, entry.start_position)
+            if entry.score is not None:
+                scores[entry.seq_id] = [
+                    _score(context[: entry.start_position + i], token_id, entry.score.num_top)
+                    for i, token_id in enumerate(entry.score.token_ids, start=1)
+                ]
             num_known = len(context) - entry.num_drafts
             drawn = [
                 self._draw(request, context[: num_known + i * (entry.num_drafts > 0)])
@@ -281,7 +308,7 @@ class FakeModelRunner:
             for request, token in zip(entry.samples, drawn, strict=False):
                 assert request.seq_id not in samples, f"sequence {request.seq_id} is drawn twice"
                 samples[request.seq_id] = token
-        return ModelRunnerOutput(samples, state_sums, behind_drafts)
+        return ModelRunnerOutput(samples, state_sums, behind_drafts, scores)
 
     def _draw(self, request: SampleRequest, context: Sequence[int]) -> SampledToken:
         known = [*request.prompt_token_ids, *request.output_token_ids]

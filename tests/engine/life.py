@@ -1,7 +1,8 @@
 """Random life against the invariants: requests come, fork, are pushed out, aborted and failed, in pools of 1 to 40 blocks.
 
 After every action `check_integrity()` holds; the fake runner reads every context back from its memory in every step;
-in the end every accepted candidate has ended once, with the text or embedding that it yields alone, and no block is live.
+in the end every accepted candidate has ended once, with the text or embedding that it yields alone, every prompt that was to be
+judged has been, once and before the first token, and no block is live.
 
 The tests run some hundred examples for each block size, always the same ones. For others, as many as you like:
 `python -m tests.engine.life --examples 10000 --seed 1`
@@ -26,7 +27,7 @@ from hypothesis.stateful import (
 
 from engine.beam_params import BeamParams
 from engine.errors import RequestError
-from engine.outputs import FinishReason, SequenceEnd, StepOutput
+from engine.outputs import FinishReason, ScoredToken, SequenceEnd, StepOutput
 from engine.pooling import StateSum
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler
@@ -36,6 +37,7 @@ from tests.fakes import (
     EOS_TOKEN_ID,
     FakeModelRunner,
     expected_embedding,
+    expected_scores,
     expected_tokens,
     make_config,
     repetitive_token,
@@ -57,6 +59,7 @@ def _any_params(draw: random.Random) -> SamplingParams:
         stop_token_ids=draw.choice([(), (), tuple(range(0, 250, 25))]),
         cache_salt=draw.choice([None, None, "", "a"]),
         priority=draw.choice([0, 0, 0, -1, 1]),
+        prompt_logprobs=draw.choice([None, None, None, 0, 2]),
     )
 
 
@@ -74,6 +77,7 @@ def _any_search(draw: random.Random) -> SamplingParams:
             length_penalty=draw.choice([0.0, 1.0, 1.0, 2.0, -1.0]),
             early_stopping=draw.choice([True, False, False, "never"]),
         ),
+        prompt_logprobs=draw.choice([None, None, None, 0, 2]),
     )
 
 
@@ -105,6 +109,7 @@ class EngineLife(RuleBasedStateMachine):
         self.accepted: dict[int, Request] = {}
         self.texts: dict[tuple[int, int], list[int]] = {}
         self.ends: dict[tuple[int, int], SequenceEnd] = {}
+        self.judged: set[int] = set()
 
     @rule(
         family=st.sampled_from(FAMILIES),
@@ -241,6 +246,8 @@ class EngineLife(RuleBasedStateMachine):
             key = (output.request_id, output.index)
             assert key not in self.ends, f"{key}: an output after the end"
             text = self.texts.setdefault(key, [])
+            if output.prompt_scores is not None:
+                self._check_scores(self.accepted[output.request_id], output.prompt_scores)
             if output.sampled is not None:
                 text.append(output.sampled.token_id)
             if output.embedding is not None:
@@ -266,6 +273,17 @@ class EngineLife(RuleBasedStateMachine):
         is_eos = text[-1:] == [EOS_TOKEN_ID] and not request.params.ignore_eos
         if end.reason is FinishReason.LENGTH or is_eos:
             assert text == expected
+
+        if text and request.params.prompt_logprobs is not None:
+            assert key[0] in self.judged
+
+    def _check_scores(self, request: Request, scores: tuple[ScoredToken, ...]) -> None:
+        assert request.request_id not in self.judged, "the prompt is judged twice"
+        assert not any(self.texts.get((request.request_id, i)) for i in range(request.params.n))
+        self.judged.add(request.request_id)
+        num_top = request.params.prompt_logprobs
+        assert num_top is not None
+        assert scores == expected_scores(request.prompt_token_ids, num_top)
 
     def _check_answer(self, request: Request, index: int, end: SequenceEnd) -> None:
         """A search that came to its own end has the answer of a plain search; else it has none."""

@@ -1,0 +1,43 @@
+"""Log-probabilities of a prompt's own tokens: what is still to be judged, and what has been.
+
+A step judges the tokens that follow those it computes. So every token of the prompt has to be computed, whatever the
+prefix cache has, until all are judged; after that the request is like any other.
+"""
+
+from collections.abc import Sequence
+
+from engine.outputs import ScoredToken, ScoreRequest
+
+
+class PromptScores:
+    """The scores of all tokens of a prompt but the first, position after position; each with its `num_top` best."""
+
+    def __init__(self, prompt_token_ids: Sequence[int], num_top: int) -> None:
+        self._prompt_token_ids, self._num_top = prompt_token_ids, num_top
+        self._scores: list[ScoredToken] = []
+        self._is_told = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all are judged."""
+        return len(self._scores) == len(self._prompt_token_ids) - 1
+
+    def request(self, start_position: int, num_tokens: int) -> ScoreRequest | None:
+        """What a step judges that computes `num_tokens` tokens from `start_position` on."""
+        first = start_position + 1
+        token_ids = self._prompt_token_ids[first : first + num_tokens]
+        if self.is_complete or not token_ids:
+            return None
+        return ScoreRequest(token_ids, self._num_top)
+
+    def add(self, start_position: int, scores: Sequence[ScoredToken]) -> None:
+        """Take in what such a step judged; it replaces what was judged from there on, before a preemption."""
+        assert start_position <= len(self._scores), "tokens of the prompt were left out"
+        self._scores[start_position:] = scores
+
+    def tell(self) -> tuple[ScoredToken, ...] | None:
+        """All of them, once, as soon as they are complete."""
+        if self._is_told or not self.is_complete:
+            return None
+        self._is_told = True
+        return tuple(self._scores)
