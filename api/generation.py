@@ -23,7 +23,13 @@ from api.openai_documents import Choice, Head, Shape, total_usage, usage_so_far
 from api.sse import end_stream, send_data, send_text, start_stream
 from chat.ports import Stream
 from engine.errors import RequestError
-from engine.outputs import CandidateFinished, EngineEvent, FinishReason, TextDelta
+from engine.outputs import (
+    CandidateFinished,
+    EngineEvent,
+    FinishReason,
+    PromptLogprobs,
+    TextDelta,
+)
 from engine.sampling_params import SamplingParams
 
 logger = logging.getLogger(__name__)
@@ -111,7 +117,10 @@ class GenerationResponse(Response):
         await end_stream(send)
 
     async def _send_opening(self, send: Send) -> None:
+        """Headers, and what comes before the text, unless that is yet to be judged."""
         await start_stream(send)
+        if self._job.params.prompt_logprobs is not None:
+            return
         for choice in self._choices:
             fields = self._job.shape.opening(choice)
             if fields is not None:
@@ -122,6 +131,8 @@ class GenerationResponse(Response):
         match event:
             case TextDelta() if event.text or (event.logprobs and with_logprobs):
                 chunks = [fields | _OPEN for fields in shape.deltas(choice, event, with_logprobs)]
+            case PromptLogprobs() if opening := shape.opening(choice):
+                chunks = [opening | _OPEN]
             case CandidateFinished():
                 *chunks, last = shape.closings(choice)
                 chunks = [fields | _OPEN for fields in chunks] + [choice.ending() | last]
@@ -156,9 +167,14 @@ class GenerationResponse(Response):
     async def _label(
         self, events: AsyncIterator[tuple[int, EngineEvent]]
     ) -> AsyncIterator[tuple[Choice, EngineEvent]]:
+        n = self._job.params.n
         async for number, event in events:
-            index = getattr(event, "index", 0)
-            yield self._choices[number * self._job.params.n + index], event
+            own = self._choices[number * n : (number + 1) * n]
+            concerned = (
+                own if isinstance(event, PromptLogprobs) else [own[getattr(event, "index", 0)]]
+            )
+            for choice in concerned:
+                yield choice, event
 
     def _submit(self, prompt: Prompt) -> Stream:
         try:
@@ -172,6 +188,8 @@ def _take_in(choice: Choice, event: EngineEvent) -> None:
     match event:
         case TextDelta():
             choice.add(event)
+        case PromptLogprobs():
+            choice.prompt = event
         case CandidateFinished(finish_reason=FinishReason.ERROR):
             raise failure_of(event)
         case CandidateFinished():

@@ -1,6 +1,7 @@
 """/v1/models, /v1/chat/completions, /v1/completions, /v1/embeddings, /tokenize, /detokenize: as OpenAI and vLLM serve them."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -27,6 +28,8 @@ from api.tool_shape import ToolChatShape
 from api.tools import read_tool_use
 from engine.errors import RequestError
 from engine.sampling_params import SamplingParams
+
+MAX_ECHOED_LOGPROBS = 2**18
 
 router = APIRouter()
 _started = int(time.time())
@@ -62,11 +65,12 @@ async def complete(context: Context, request: Request) -> GenerationResponse:
     """Continue one prompt or several."""
     body = await read_for_model(context, request, CompletionBody)
     params = body.sampling()
-    if body.echo and params.logprobs is not None:
-        raise RequestError("echo: log-probabilities of a prompt are not supported", param="echo")
     await context.engine.prepare(params)
     named = read_prompts(body.prompt, "prompt")
     prompts = [await _read_prompt(context, item, name, bool(body.echo)) for name, item in named]
+    if body.echo:
+        params = replace(params, prompt_logprobs=params.logprobs)
+        _check_echo(prompts, params)
     return _respond(context, body, params, prompts, CompletionShape())
 
 
@@ -116,6 +120,20 @@ async def _read_prompt(context: ApiContext, raw: str | list[int], param: str, ec
 async def _encode(context: ApiContext, text: str, param: str) -> list[int]:
     check_length(context, len(text), param)
     return await context.engine.encode(text)
+
+
+def _check_echo(prompts: list[Prompt], params: SamplingParams) -> None:
+    """Every choice repeats what is thought of its prompt's tokens: raises RequestError for more than is sent at once."""
+    if params.prompt_logprobs is None:
+        return
+    num_tokens = sum(len(prompt.token_ids) for prompt in prompts)
+    num_values = num_tokens * params.n * (1 + params.prompt_logprobs)
+    if num_values > MAX_ECHOED_LOGPROBS:
+        message = (
+            f"logprobs: {num_tokens} tokens of prompts, {params.n} choices each and {params.prompt_logprobs} + 1 values a "
+            f"token are {num_values} values; with echo, {MAX_ECHOED_LOGPROBS} are the most. Send fewer prompts at once"
+        )
+        raise RequestError(message, param="logprobs")
 
 
 def _respond(

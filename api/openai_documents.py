@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from chat.wire import usage_json
-from engine.outputs import CandidateFinished, TextDelta, TextLogprob, Usage
+from engine.outputs import CandidateFinished, PromptLogprobs, TextDelta, TextLogprob, Usage
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,12 @@ class Head:
 
 
 class Choice:
-    """One candidate's answer as it grows. `echo` is prompt text to show before it."""
+    """One candidate's answer as it grows. `echo` is prompt text to show before it, `prompt` what is thought of its tokens."""
 
     def __init__(self, index: int, echo: str = "") -> None:
         self.index = index
         self.echo = echo
+        self.prompt: PromptLogprobs | None = None
         self.text = echo
         self.logprobs: list[TextLogprob] = []
         self.num_tokens = 0
@@ -112,10 +113,13 @@ class CompletionShape:
 
     def whole(self, choice: Choice, with_logprobs: bool) -> dict[str, Any]:
         logprobs = _legacy_logprobs(choice.logprobs, len(choice.echo)) if with_logprobs else None
+        echoed = _echoed_logprobs(choice)
+        if logprobs is not None and echoed is not None:
+            logprobs = {name: echoed[name] + logprobs[name] for name in logprobs}
         return {"text": choice.text, "logprobs": logprobs}
 
     def opening(self, choice: Choice) -> dict[str, Any] | None:
-        return {"text": choice.echo, "logprobs": None} if choice.echo else None
+        return {"text": choice.echo, "logprobs": _echoed_logprobs(choice)} if choice.echo else None
 
     def deltas(
         self, choice: Choice, delta: TextDelta, with_logprobs: bool
@@ -166,7 +170,7 @@ def _token(token: TextLogprob) -> dict[str, Any]:
     return {"token": token.token, "logprob": token.logprob, "bytes": list(token.bytes)}
 
 
-def _legacy_logprobs(tokens: Sequence[TextLogprob], offset: int) -> dict[str, Any]:
+def _legacy_logprobs(tokens: Sequence[TextLogprob], offset: int) -> dict[str, list[Any]]:
     return {
         "tokens": [token.token for token in tokens],
         "token_logprobs": [token.logprob for token in tokens],
@@ -175,6 +179,16 @@ def _legacy_logprobs(tokens: Sequence[TextLogprob], offset: int) -> dict[str, An
         ],
         "text_offset": list(_offsets(tokens, offset)),
     }
+
+
+def _echoed_logprobs(choice: Choice) -> dict[str, list[Any]] | None:
+    """Of the prompt's tokens, the first of which has nothing before it to be judged by."""
+    if choice.prompt is None:
+        return None
+    first = choice.prompt.first
+    others = _legacy_logprobs(choice.prompt.others, len(first))
+    start = {"tokens": first, "token_logprobs": None, "top_logprobs": None, "text_offset": 0}
+    return {name: [start[name], *values] for name, values in others.items()}
 
 
 def _offsets(tokens: Sequence[TextLogprob], offset: int) -> Iterator[int]:

@@ -22,6 +22,7 @@ from engine.outputs import (
     FinishReason,
     KVUsage,
     PrefillProgress,
+    PromptLogprobs,
     RequestFinished,
     TextDelta,
     TextLogprob,
@@ -93,6 +94,8 @@ class FakeStream:
         limit = self.params.max_tokens or 1024
         live = set(range(self.params.n))
         yield PrefillProgress(len(self.prompt), len(self.prompt))
+        if self.params.prompt_logprobs is not None:
+            yield fake_prompt_logprobs(self.prompt, self.params.prompt_logprobs)
         try:
             for position in itertools.count():
                 for index in sorted(live):
@@ -146,6 +149,19 @@ class FakeStream:
         for listener in self.engine.listeners:
             listener(FinishedCandidate(self.request_id, index, reason, usage, timings, ms))
         return CandidateFinished(index, reason, None, usage, timings, KVUsage(2, 4, 2, 0.01))
+
+
+def fake_logprob(token: bytes, num_top: int) -> TextLogprob:
+    """A token that was certain, as far as float32 can tell, and others that were not: a, b, c ..."""
+    others = [TextLogprob(97 + i, chr(97 + i), -20.0 - i, bytes([97 + i])) for i in range(num_top)]
+    return TextLogprob(token[0], token.decode(errors="replace"), 0.0, token, tuple(others))
+
+
+def fake_prompt_logprobs(prompt: Sequence[int], num_top: int) -> PromptLogprobs:
+    """Every byte of the prompt was certain."""
+    first, *others = (bytes([token_id % 256]) for token_id in prompt)
+    shown = tuple(fake_logprob(token, num_top) for token in others)
+    return PromptLogprobs(first.decode(errors="replace"), shown)
 
 
 class FakeEmbeddingStream(FakeStream):

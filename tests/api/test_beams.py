@@ -1,57 +1,24 @@
 """Beam search over HTTP, with the whole engine behind it and a fake model."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine.async_engine import AsyncEngine, LoadedModel
-from engine.chat_template import DEFAULT_OPTIONS, TemplateOptions
-from engine.config import EngineConfig
 from engine.sampling_params import SamplingParams
 from tests.api.conftest import Running, Start
+from tests.api.letters import PROMPT, letters_engine
 from tests.beams import expected_answers
-from tests.fakes import EOS_TOKEN_ID, FakeModelRunner, make_config
+from tests.fakes import EOS_TOKEN_ID, make_config
 
 CONFIG = make_config(num_blocks=100)
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "hello"}]
-PROMPT = [10, 11, 12, 13, 14]
-
-
-class Letters:
-    """Token i is the letter U+0100 + i; EOS is not shown."""
-
-    def token_bytes(self, token_id: int) -> bytes:
-        return chr(0x100 + token_id).encode()
-
-    def visible_bytes(self, token_id: int) -> bytes:
-        return b"" if token_id == EOS_TOKEN_ID else self.token_bytes(token_id)
-
-    knows_tools = False
-
-    def render_chat(
-        self, messages: Sequence[Mapping[str, object]], options: TemplateOptions = DEFAULT_OPTIONS
-    ) -> list[int]:
-        return PROMPT[: 3 + len(messages) + options.add_generation_prompt]
-
-    def encode(self, text: str) -> list[int]:
-        return [ord(char) % 250 + 3 for char in text]
-
-    def encode_answer(self, text: str) -> list[int]:
-        return self.encode(text)
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        return "".join(chr(0x100 + i) for i in token_ids)
 
 
 @pytest.fixture
 async def beams(start: Start) -> Running:
     """A server around a real engine."""
-    config = EngineConfig(model_path=Path("nowhere"), model_name="fake")
-    model = LoadedModel(FakeModelRunner(CONFIG), Letters())
-    engine = AsyncEngine(config, load=lambda config, progress: model)
+    engine = letters_engine(CONFIG)
     running = await start(engine)
     await engine.wait_ready()
     return running

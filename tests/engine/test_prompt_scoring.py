@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ class Load:
         self.scores: dict[int, tuple[ScoredToken, ...]] = {}
         self.drawn: dict[int, list[SampledToken]] = {}
 
-    def add(self, prompt: Sequence[int], **params: int) -> int:
+    def add(self, prompt: Sequence[int], **params: Any) -> int:
         params_ = SamplingParams(ignore_eos=True, seed=1, **params)
         request = Request(next(self.ids), list(prompt), params_, 0.0)
         self.scheduler.add_request(request)
@@ -240,20 +241,21 @@ def test_nothing_but_the_prompt_changes_a_bit_on_the_fused_runner(fused: CpuRunn
 
 
 @pytest.mark.parametrize("kind", ["exact", pytest.param("fused", marks=needs_fused_cpu)])
-def test_answers_beside_judged_prompts_stay_the_same(
+def test_answers_after_and_beside_judged_prompts_stay_the_same(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
     runner: Runner = request.getfixturevalue(kind)
 
-    def text(with_scores: bool) -> list[int]:
+    def texts(**scored: int) -> list[list[int]]:
         load = Load(runner, 16)
-        answered = load.add(PROMPTS[2], max_tokens=10)
-        for prompt in PROMPTS if with_scores else ():
-            load.add(prompt, max_tokens=3, prompt_logprobs=0)
-        return [token.token_id for token in load.run().drawn[answered]]
+        load.add(PROMPTS[2], max_tokens=10)
+        for prompt in PROMPTS:
+            load.add(prompt, max_tokens=6, **scored)
+        load.run()
+        return [[token.token_id for token in drawn] for drawn in load.drawn.values()]
 
-    assert len(text(True)) == 10
-    assert text(True) == text(False)
+    assert [len(text) for text in texts()] == [10, 6, 6, 6, 6, 6]
+    assert texts(prompt_logprobs=0) == texts()
 
 
 @needs_fused_cpu
