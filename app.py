@@ -21,6 +21,7 @@ from api import (
     engine_room,
     messages,
     openai,
+    openapi,
     operations,
     responses,
     transfers,
@@ -83,6 +84,7 @@ def create_api(settings: Settings, engine: Engine) -> FastAPI:
     app.state.context = context
     rooms = (
         operations,
+        openapi,
         engine_room,
         openai,
         responses,

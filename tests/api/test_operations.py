@@ -56,7 +56,7 @@ UNKNOWN_ROUTES = [
     ("POST", "/ws/chat", "GET"),
     ("PUT", "/api/conversations/x", "DELETE, GET, PATCH"),
     ("GET", "/api/requests/1/stop", "POST"),
-    *(("GET", path, None) for path in ("/v1", "/v1/nothing", "/v1/", "/api", "/openapi.json")),
+    *(("GET", path, None) for path in ("/v1", "/v1/nothing", "/v1/", "/api", "/openapi.json/x")),
     *(("GET", path, None) for path in ("/ping/", "/health/x", "/metrics/", "/version/1", "/ws")),
     ("POST", "/api/nothing", None),
     ("OPTIONS", "/api/nothing", None),
