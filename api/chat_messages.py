@@ -70,11 +70,12 @@ def _read_call(call: object, path: str) -> dict[str, Any]:
         raise _fault(f"{path}.function", "an object is required")
     if not isinstance(name := function.get("name"), str):
         raise _fault(f"{path}.function.name", "a string is required")
-    arguments = _read_arguments(function.get("arguments"), f"{path}.function.arguments")
+    arguments = read_arguments(function.get("arguments"), f"{path}.function.arguments")
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def _read_arguments(arguments: object, path: str) -> dict[str, Any]:
+def read_arguments(arguments: object, path: str) -> dict[str, Any]:
+    """A call's arguments, an object. Raises RequestError naming `path`."""
     try:
         given = arguments if isinstance(arguments, str) else "null"
         read = pydantic_core.from_json(given, allow_inf_nan=False)

@@ -1,6 +1,7 @@
 """From a chat's body to the token ids of its prompt."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from api.chat_messages import read_messages
@@ -16,23 +17,31 @@ async def render_prompt(
     context: ApiContext, body: ChatBody | TokenizeBody, use: ToolUse | None
 ) -> list[int]:
     """The prompt of `body.messages`, with the tools of `use` in it. Raises RequestError by field."""
-    engine = context.engine
     messages = read_messages(body.messages or [])
     check_length(context, sum(map(len, strings_of(messages))), "messages")
     variables = body.chat_template_kwargs or {}
     check_length(context, len(json.dumps(variables)), "chat_template_kwargs")
-    tools = () if use is None else tuple(use.documents())
-    check_length(context, len(json.dumps(tools)), "tools")
     is_continued = _is_continued(body, messages)
-    if not engine.knows_tools:
-        messages, tools = as_text(messages, use), ()
     options = TemplateOptions(
         add_generation_prompt=body.add_generation_prompt is not False and not is_continued,
         continue_final_message=is_continued,
-        tools=tools,
         variables=variables,
     )
-    return await engine.render_chat(messages, options)
+    return await render_messages(context, messages, use, options)
+
+
+async def render_messages(
+    context: ApiContext,
+    messages: list[dict[str, Any]],
+    use: ToolUse | None,
+    options: TemplateOptions,
+) -> list[int]:
+    """The prompt of checked messages with the tools of `use`, in the template's way or in words."""
+    tools = () if use is None else tuple(use.documents())
+    check_length(context, len(json.dumps(tools)), "tools")
+    if not context.engine.knows_tools:
+        messages, tools = as_text(messages, use), ()
+    return await context.engine.render_chat(messages, replace(options, tools=tools))
 
 
 def _is_continued(body: ChatBody | TokenizeBody, messages: list[dict[str, Any]]) -> bool:

@@ -68,10 +68,7 @@ class GenerationResponse(Response):
     def __init__(self, context: ApiContext, job: Job) -> None:
         super().__init__()
         self._context, self._job = context, job
-        n = job.params.n
-        self._choices = [
-            Choice(p * n + k, prompt.echo) for p, prompt in enumerate(job.prompts) for k in range(n)
-        ]
+        self._choices: list[Choice] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._stream if self._job.stream else self._answer
@@ -162,7 +159,17 @@ class GenerationResponse(Response):
         """The events of every prompt as they come."""
         submits = [partial(self._submit, prompt) for prompt in self._job.prompts]
         async with running_together(self._context, submits) as events:
+            self._choices = self._open_choices()
             yield self._label(events)
+
+    def _open_choices(self) -> list[Choice]:
+        """As many as the engine has accepted: until then `n` may be any number."""
+        n = self._job.params.n
+        return [
+            Choice(p * n + k, prompt.echo)
+            for p, prompt in enumerate(self._job.prompts)
+            for k in range(n)
+        ]
 
     async def _label(
         self, events: AsyncIterator[tuple[int, EngineEvent]]

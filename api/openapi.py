@@ -25,7 +25,8 @@ from api.openai_schema import (
     EmbeddingBody,
     TokenizeBody,
 )
-from api.openapi_fields import MESSAGES, SAMPLING, TEMPLATE, Schema, body_schema, prompts
+from api.openapi_fields import SAMPLING, TEMPLATE, Schema, body_schema, prompts
+from api.openapi_messages import MESSAGES, RESPONSES_INPUT, RESPONSES_TEXT
 from api.operations import VERSION
 from api.responses_schema import RENAMED_FIELDS, ResponsesBody
 from api.responses_schema import UNSUPPORTED_FIELDS as RESPONSES_UNSUPPORTED_FIELDS
@@ -35,6 +36,7 @@ from engine.sampling_params import UNSUPPORTED_FIELDS as UNSUPPORTED_SAMPLING
 
 router = APIRouter()
 
+TOOL_CHOICE: Schema = {"anyOf": [{"enum": ["none", "auto", "required"]}, {"type": "object"}]}
 ANY_TEXT: Schema = {"type": "string"}
 ANY_OBJECT: Schema = {"type": "object"}
 EVENTS = "text/event-stream"
@@ -202,12 +204,20 @@ def _openai_operations() -> dict[tuple[str, str], Operation]:
     fields = SAMPLING.keys()
     unsupported = {**UNSUPPORTED_SAMPLING, **UNSUPPORTED_FIELDS}
     refused = {**UNSUPPORTED_SAMPLING, **RESPONSES_UNSUPPORTED_FIELDS}
-    chat = body_schema(ChatBody, fields, unsupported, messages=MESSAGES)
+    chat = body_schema(ChatBody, fields, unsupported, messages=MESSAGES, tool_choice=TOOL_CHOICE)
     top: Schema = {"type": "integer", "minimum": 0, "maximum": MAX_LOGPROBS}
     completions = body_schema(
         CompletionBody, fields, unsupported, prompt=prompts(MAX_PROMPTS), logprobs=top
     )
-    responses = body_schema(ResponsesBody, fields - RENAMED_FIELDS, refused)
+    responses = body_schema(
+        ResponsesBody,
+        fields - RENAMED_FIELDS,
+        refused,
+        input=RESPONSES_INPUT,
+        text=RESPONSES_TEXT,
+        max_output_tokens={"type": "integer", "minimum": 1},
+        tool_choice=TOOL_CHOICE,
+    )
     embeddings = body_schema(
         EmbeddingBody, (), EMBEDDING_UNSUPPORTED_FIELDS, input=prompts(MAX_PROMPTS)
     )

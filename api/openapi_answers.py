@@ -307,6 +307,17 @@ class OutputMessage(Document):
     content: list[OutputText]
 
 
+class OutputCall(Document):
+    """A call of a function that was offered; `arguments` is JSON."""
+
+    id: str
+    type: Literal["function_call"]
+    status: Literal["completed"]
+    call_id: str
+    name: str
+    arguments: str
+
+
 class InputTokens(Document):
     """How many tokens the prefix cache had."""
 
@@ -343,7 +354,7 @@ class Response(Document):
     created_at: int
     model: str
     status: Literal["completed", "incomplete", "cancelled"]
-    output: list[OutputMessage]
+    output: list[OutputMessage | OutputCall]
     usage: ResponseUsage
     error: None
     incomplete_details: Incomplete | None

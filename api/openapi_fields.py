@@ -77,42 +77,6 @@ SAMPLING: Mapping[str, Schema] = {
 IDS: Schema = {"type": "array", "items": TOKEN_ID, "minItems": 1}
 
 
-def _object(required: list[str], **properties: Schema) -> Schema:
-    return {"type": "object", "required": required, "properties": properties}
-
-
-_TEXT: Schema = {"type": "string"}
-_PART = _object(["type", "text"], type={"enum": ["text"]}, text=_TEXT)
-_CONTENT: Schema = {"anyOf": [_TEXT, {"type": "array", "items": _PART, "minItems": 1}]}
-_FUNCTION = _object(["name", "arguments"], name=_TEXT, arguments=_TEXT)
-_CALL = _object(["id", "function"], id=_TEXT, type={"enum": ["function"]}, function=_FUNCTION)
-MESSAGES: Schema = {
-    "type": "array",
-    "minItems": 1,
-    "items": {
-        "anyOf": [
-            _object(
-                ["role", "content"],
-                role={"enum": ["system", "developer", "user"]},
-                content=_CONTENT,
-            ),
-            _object(
-                ["role"],
-                role={"enum": ["assistant"]},
-                content={"anyOf": [_CONTENT, {"type": "null"}]},
-                tool_calls={"type": ["array", "null"], "items": _CALL},
-            ),
-            _object(
-                ["role", "content", "tool_call_id"],
-                role={"enum": ["tool"]},
-                content=_CONTENT,
-                tool_call_id=_TEXT,
-            ),
-        ]
-    },
-}
-
-
 def prompts(most: int) -> Schema:
     """A text, token ids, or a list of `most` of either."""
     return {"anyOf": [_text(), IDS, _list({"anyOf": [_text(), IDS]}, 1, most)]}

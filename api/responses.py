@@ -1,4 +1,4 @@
-"""POST /v1/responses, OpenAI's newer way to ask: one answer, whole or as named events. Nothing is stored."""
+"""POST /v1/responses, OpenAI's newer way to ask: one answer, text and calls, whole or as named events. Nothing is stored."""
 
 import logging
 from collections.abc import Iterable
@@ -10,16 +10,21 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from api.access import access_of
+from api.chat_prompt import render_messages
 from api.context import ApiContext
 from api.engine_calls import failure_of, running_together, unless_disconnected
 from api.errors import as_api_error, shorten
+from api.forced_calls import force_calls
 from api.model_context import Context, read_for_model
-from api.openai_documents import Choice
 from api.responses_documents import ResponseDocument
+from api.responses_items import Event
 from api.responses_schema import ResponsesBody
+from api.responses_tools import flat_paths, read_flat_tool_use
 from api.sse import end_stream, send_data, start_stream
 from api.text_limit import check_length
+from api.tools import ToolUse
 from chat.ports import Stream
+from engine.chat_template import DEFAULT_OPTIONS, strings_of
 from engine.errors import RequestError
 from engine.outputs import CandidateFinished, EngineEvent, FinishReason, TextDelta
 from engine.sampling_params import SamplingParams
@@ -33,14 +38,25 @@ async def respond(context: Context, request: Request) -> "ResponseAnswer":
     """Answer a text or a list of messages."""
     body = await read_for_model(context, request, ResponsesBody)
     params = body.sampling()
+    use = read_flat_tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
+    if use is not None and use.must_call:
+        with flat_paths():
+            params = await force_calls(context, params, use)
     await context.engine.prepare(params)
-    messages = body.messages()
-    check_length(context, sum(len(message["content"]) for message in messages), "input")
+    token_ids = await _render(context, body.messages(), use)
+    document = ResponseDocument(body, params, context.engine.info.model_name, use)
+    return ResponseAnswer(context, token_ids, params, document, is_streamed=bool(body.stream))
+
+
+async def _render(
+    context: ApiContext, messages: list[dict[str, Any]], use: ToolUse | None
+) -> list[int]:
+    check_length(context, sum(map(len, strings_of(messages))), "input")
     try:
-        token_ids = await context.engine.render_chat(messages)
+        return await render_messages(context, messages, use, DEFAULT_OPTIONS)
     except RequestError as error:
-        raise RequestError(error.message, param="input", code=error.code) from None
-    return ResponseAnswer(context, token_ids, params, body)
+        param = error.param if error.param == "tools" else "input"
+        raise RequestError(error.message, param=param, code=error.code) from None
 
 
 class ResponseAnswer(Response):
@@ -51,14 +67,14 @@ class ResponseAnswer(Response):
         context: ApiContext,
         token_ids: list[int],
         params: SamplingParams,
-        body: ResponsesBody,
+        document: ResponseDocument,
+        *,
+        is_streamed: bool,
     ) -> None:
         super().__init__()
         self._context, self._token_ids, self._params = context, token_ids, params
-        self._choice = Choice(0)
-        model = context.engine.info.model_name
-        self._document = ResponseDocument(body, params, model, self._choice)
-        self._is_streamed = bool(body.stream)
+        self._document, self._is_streamed = document, is_streamed
+        self._end: CandidateFinished | None = None
         self._number = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,14 +82,13 @@ class ResponseAnswer(Response):
         try:
             await unless_disconnected(receive, lambda: answer(scope, receive, send))
         finally:
-            if self._choice.end is not None:
-                access_of(scope).note_candidate(self._choice.end)
+            if self._end is not None:
+                access_of(scope).note_candidate(self._end)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with running_together(self._context, [self._submit]) as events:
-            async for _, event in events:
-                self._take_in(event)
-        await JSONResponse(self._document.whole())(scope, receive, send)
+            told = [told async for _, event in events for told in self._take_in(event)]
+        await JSONResponse(told[-1]["response"])(scope, receive, send)
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         write = partial(self._send_all, send)
@@ -85,10 +100,7 @@ class ResponseAnswer(Response):
                         await start_stream(send)
                         has_started = True
                         await write(self._document.opening())
-                    self._take_in(event)
-                    if isinstance(event, TextDelta) and event.text:
-                        await write([self._document.delta(event.text)])
-                await write(self._document.closing())
+                    await write(self._take_in(event))
             except Exception as error:
                 if not has_started:
                     raise
@@ -98,7 +110,7 @@ class ResponseAnswer(Response):
                 await write([{"type": "response.failed", "response": failed}])
         await end_stream(send)
 
-    async def _send_all(self, send: Send, events: Iterable[dict[str, Any]]) -> None:
+    async def _send_all(self, send: Send, events: Iterable[Event]) -> None:
         for event in events:
             numbered = event | {"sequence_number": self._number}
             self._number += 1
@@ -111,11 +123,14 @@ class ResponseAnswer(Response):
             name = {"prompt": "input", "max_tokens": "max_output_tokens"}.get(error.param or "")
             raise RequestError(error.message, param=name or error.param, code=error.code) from None
 
-    def _take_in(self, event: EngineEvent) -> None:
+    def _take_in(self, event: EngineEvent) -> Iterable[Event]:
+        """What a stream tells of an event; of the answer's end last the whole response."""
         match event:
             case TextDelta():
-                self._choice.add(event)
+                return self._document.deltas(event.text)
             case CandidateFinished(finish_reason=FinishReason.ERROR):
                 raise failure_of(event)
             case CandidateFinished():
-                self._choice.end = event
+                self._end = event
+                return self._document.closing(event)
+        return ()

@@ -1,13 +1,15 @@
-"""The JSON documents of /v1/responses: the response, its one message, and the events of a stream in their order."""
+"""The JSON documents of /v1/responses: the response, and the events of a stream in their order."""
 
 import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from api.openai_documents import Choice
+from api.responses_items import Event, OutputItems
 from api.responses_schema import ResponsesBody
-from engine.outputs import FinishReason, Usage
+from api.tool_calls import CallReader, Piece, ToolCall
+from api.tools import ToolUse
+from engine.outputs import CandidateFinished, FinishReason, Usage
 from engine.sampling_params import SamplingParams
 
 STATUS = {
@@ -18,13 +20,13 @@ STATUS = {
 
 
 class ResponseDocument:
-    """One response as it grows; its text is the choice's."""
+    """One response as it grows. With a `use` of tools calls are taken out of the text."""
 
     def __init__(
-        self, body: ResponsesBody, params: SamplingParams, model: str, choice: Choice
+        self, body: ResponsesBody, params: SamplingParams, model: str, use: ToolUse | None
     ) -> None:
-        self._choice = choice
-        self._message_id = f"msg_{uuid.uuid4().hex}"
+        self._items = OutputItems()
+        self._reader = None if use is None else CallReader(use.names, use.is_parallel)
         self._fixed = {
             "id": f"resp_{uuid.uuid4().hex}",
             "object": "response",
@@ -39,77 +41,55 @@ class ResponseDocument:
             "store": False,
             "temperature": params.temperature,
             "text": body.text or {"format": {"type": "text"}},
-            "tool_choice": "auto",
-            "tools": [],
+            "tool_choice": body.tool_choice or "auto",
+            "tools": [tool.model_dump() for tool in body.tools or ()],
             "top_p": params.top_p,
             "truncation": "disabled",
             "user": body.user,
         }
 
-    def whole(self) -> dict[str, Any]:
-        """The response as it is."""
-        end = self._choice.end
-        if end is None:
-            return self._document("in_progress", [], None)
+    def opening(self) -> Iterator[Event]:
+        """The events before the first text."""
+        response = self._document("in_progress", None)
+        yield {"type": "response.created", "response": response}
+        yield {"type": "response.in_progress", "response": response}
+        if self._reader is None:
+            yield from self._items.open()
+
+    def deltas(self, text: str) -> Iterator[Event]:
+        """The events for new text; to be read to their end, also by who does not send them."""
+        pieces: list[Piece] = [text] if self._reader is None else self._reader.feed(text)
+        yield from self._tell(pieces)
+
+    def closing(self, end: CandidateFinished) -> Iterator[Event]:
+        """The events after the last text; the last of them has the whole response."""
+        yield from self._tell([] if self._reader is None else self._reader.close())
         status = STATUS[end.finish_reason]
-        return self._document(status, [self._message(status)], _usage(end.usage))
+        yield from self._items.end("completed" if status == "completed" else "incomplete")
+        kind = "completed" if status == "completed" else "incomplete"
+        yield {"type": f"response.{kind}", "response": self._document(status, end.usage)}
 
     def failed(self, code: str | None, message: str) -> dict[str, Any]:
         """The response after a failure."""
         error = {"code": code or "server_error", "message": message}
-        return self._document("failed", [], None) | {"error": error}
+        return self._document("failed", None) | {"error": error}
 
-    def opening(self) -> Iterator[dict[str, Any]]:
-        """The events before the first text."""
-        yield {"type": "response.created", "response": self.whole()}
-        yield {"type": "response.in_progress", "response": self.whole()}
-        item = self._message("in_progress") | {"content": []}
-        yield {"type": "response.output_item.added", "output_index": 0, "item": item}
-        yield self._part_event("response.content_part.added", part=_part(""))
+    def _tell(self, pieces: list[Piece]) -> Iterator[Event]:
+        for piece in pieces:
+            if isinstance(piece, ToolCall):
+                yield from self._items.call(piece)
+            elif piece:
+                yield from self._items.say(piece)
 
-    def delta(self, text: str) -> dict[str, Any]:
-        """The event for new text."""
-        return self._part_event("response.output_text.delta", delta=text, logprobs=[])
-
-    def closing(self) -> Iterator[dict[str, Any]]:
-        """The events after the last text."""
-        whole = self.whole()
-        text = self._choice.text
-        yield self._part_event("response.output_text.done", text=text, logprobs=[])
-        yield self._part_event("response.content_part.done", part=_part(text))
-        (item,) = whole["output"]
-        yield {"type": "response.output_item.done", "output_index": 0, "item": item}
-        kind = "completed" if whole["status"] == "completed" else "incomplete"
-        yield {"type": f"response.{kind}", "response": whole}
-
-    def _part_event(self, kind: str, **fields: Any) -> dict[str, Any]:
-        place = {"item_id": self._message_id, "output_index": 0, "content_index": 0}
-        return {"type": kind, **place, **fields}
-
-    def _message(self, status: str) -> dict[str, Any]:
-        return {
-            "id": self._message_id,
-            "type": "message",
-            "role": "assistant",
-            "status": "incomplete" if status == "cancelled" else status,
-            "content": [_part(self._choice.text)],
-        }
-
-    def _document(
-        self, status: str, output: list[dict[str, Any]], usage: dict[str, Any] | None
-    ) -> dict[str, Any]:
+    def _document(self, status: str, usage: Usage | None) -> dict[str, Any]:
         is_cut = status == "incomplete"
         return self._fixed | {
             "status": status,
             "error": None,
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-            "output": output,
-            "usage": usage,
+            "output": list(self._items.items),
+            "usage": usage and _usage(usage),
         }
-
-
-def _part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
 def _usage(usage: Usage) -> dict[str, Any]:

@@ -26,12 +26,15 @@ _INSTRUCTIONS = (
 )
 
 
+FUNCTION_NAME: Any = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
+
+
 class FunctionSpec(BaseModel):
     """A function that may be called; `parameters` is the JSON Schema of its arguments."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
-    name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
+    name: str = FUNCTION_NAME
     description: str | None = None
     parameters: dict[str, Any] | None = None
 

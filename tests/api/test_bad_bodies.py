@@ -64,6 +64,7 @@ SAMPLING: list[tuple[dict[str, Any], str]] = [
     ({"logit_bias": {"5": 101}}, "logit_bias.5"),
     ({"n": 0}, "n"),
     ({"n": 65}, "n"),
+    ({"n": 10**15}, "n"),
     ({"n": True}, "n"),
     ({"n": "2"}, "n"),
     ({"cache_salt": ""}, "cache_salt"),

@@ -26,7 +26,7 @@ from engine.sampling_params import SAMPLING_FIELDS, UNSUPPORTED_FIELDS, Sampling
 from tests.api.conftest import Running, Start
 from tests.fake_engine import FakeEngine
 
-EXAMPLES = 25
+EXAMPLES = 15
 CHECKS = [
     not_a_server_error,
     status_code_conformance,

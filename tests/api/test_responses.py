@@ -135,12 +135,22 @@ async def test_errors_are_typed_and_name_the_field(client: AsyncOpenAI) -> None:
         await client.responses.retrieve("resp_1")
 
 
+CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+RESULT = {"type": "function_call_output", "call_id": "c", "output": "a"}
+TOOL = {"type": "function", "name": "f"}
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"input": None}, "input"),
     ({"input": []}, "input"),
     ({"input": 5}, "input"),
     ({"input": [5]}, "input[0]"),
-    ({"input": [{"type": "function_call_output"}]}, "input[0].type"),
+    ({"input": [{"type": "reasoning"}]}, "input[0].type"),
+    ({"input": [{"type": "function_call"}]}, "input[0].call_id"),
+    ({"input": [CALL | {"name": None}]}, "input[0].name"),
+    ({"input": [CALL | {"arguments": "["}]}, "input[0].arguments"),
+    ({"input": [{"type": "function_call_output"}]}, "input[0].call_id"),
+    ({"input": [RESULT]}, "input[0].call_id"),
+    ({"input": [CALL, RESULT | {"output": None}]}, "input[1].output"),
+    ({"input": [CALL, RESULT | {"output": [{"type": "input_image"}]}]}, "input[1].output[0].type"),
     ({"input": [{"role": "tool", "content": "a"}]}, "input[0].role"),
     ({"input": [{"content": "a"}]}, "input[0].role"),
     ({"input": [{"role": "user"}]}, "input[0].content"),
@@ -165,8 +175,26 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"previous_response_id": "resp_1"}, "previous_response_id"),
     ({"conversation": "c"}, "conversation"),
     ({"background": True}, "background"),
-    ({"tools": [{"type": "web_search"}]}, "tools"),
+    ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+    ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),
+    ({"tools": [TOOL, TOOL]}, "tools[1].name"),
+    ({"tools": [TOOL] * 129}, "tools"),
+    ({"tools": [TOOL | {"parameters": 5}]}, "tools[0].parameters"),
+    ({"tools": [TOOL], "parallel_tool_calls": 1}, "parallel_tool_calls"),
     ({"tool_choice": "required"}, "tool_choice"),
+    ({"tools": [TOOL], "tool_choice": "always"}, "tool_choice"),
+    ({"tools": [TOOL], "tool_choice": {"type": "function"}}, "tool_choice.name"),
+    ({"tools": [TOOL], "tool_choice": {"type": "function", "name": "g"}}, "tool_choice.name"),
+    ({"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "tool_choice.type"),
+    (
+        {"tools": [TOOL | {"parameters": {"type": "array"}}], "tool_choice": "required"},
+        "tools[0].parameters.type",
+    ),
+    (
+        {"tools": [TOOL], "tool_choice": "required", "text": {"format": {"type": "json_object"}}},
+        "tool_choice",
+    ),
+    ({"max_tool_calls": 2}, "max_tool_calls"),
     ({"text": 5}, "text"),
     ({"text": {"format": "json"}}, "text.format"),
     ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
