@@ -21,6 +21,7 @@ from engine.sampling_params import SAMPLING_FIELDS, SamplingParams
 logger = logging.getLogger(__name__)
 
 MAX_PROMPTS = 256
+MAX_INPUTS = 2048
 
 IGNORED_FIELDS = frozenset(
     {
@@ -180,15 +181,15 @@ class DetokenizeBody(Body):
     tokens: list[int] = Field(max_length=2**20)
 
 
-def read_prompts(prompt: object, field: str) -> list[tuple[str, str | list[int]]]:
-    """The prompts of one body, text or token ids, each with its name: `field`, or `field[i]` if there are several.
+def read_prompts(prompt: object, field: str, most: int) -> list[tuple[str, str | list[int]]]:
+    """The prompts of one body, `most` at most, text or token ids, each with its name: `field`, or `field[i]` if there are several.
 
     Raises RequestError naming `field` or `field[i]`.
     """
     if isinstance(prompt, str) or _is_ids(prompt):
         return [(field, prompt)]
-    if not isinstance(prompt, list) or not 1 <= len(prompt) <= MAX_PROMPTS:
-        allowed = f"a string, token ids, or a list of 1 to {MAX_PROMPTS} of them"
+    if not isinstance(prompt, list) or not 1 <= len(prompt) <= most:
+        allowed = f"a string, token ids, or a list of 1 to {most} of them"
         raise RequestError(f"{field}: {allowed} is required", param=field)
     for i, item in enumerate(prompt):
         if not (isinstance(item, str) or _is_ids(item)):

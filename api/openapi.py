@@ -17,6 +17,7 @@ from pydantic.json_schema import models_json_schema
 from api import openapi_answers as answers
 from api.openai_schema import (
     EMBEDDING_UNSUPPORTED_FIELDS,
+    MAX_INPUTS,
     MAX_PROMPTS,
     UNSUPPORTED_FIELDS,
     ChatBody,
@@ -219,7 +220,7 @@ def _openai_operations() -> dict[tuple[str, str], Operation]:
         tool_choice=TOOL_CHOICE,
     )
     embeddings = body_schema(
-        EmbeddingBody, (), EMBEDDING_UNSUPPORTED_FIELDS, input=prompts(MAX_PROMPTS)
+        EmbeddingBody, (), EMBEDDING_UNSUPPORTED_FIELDS, input=prompts(MAX_INPUTS)
     )
     return {
         ("GET", "/v1/models"): Operation(

@@ -5,7 +5,7 @@ import base64
 import logging
 import math
 import struct
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -16,7 +16,13 @@ from engine.sampling_params import SamplingParams
 from engine.stats import EngineStatus
 from tests.api.conftest import Running, Start
 from tests.api.test_generation import open_request
-from tests.fake_engine import HIDDEN_SIZE, FakeEmbeddingStream, FakeEngine, fake_embedding
+from tests.fake_engine import (
+    HIDDEN_SIZE,
+    FakeEmbeddingStream,
+    FakeEngine,
+    FakeStream,
+    fake_embedding,
+)
 
 NUMBERS = Usage(1, 0, 0), Timings(0, 0, 0, 0, 0, 0), KVUsage(0, 0, 0, 0)
 
@@ -181,10 +187,10 @@ async def test_zeros_stay_zeros(client: AsyncOpenAI) -> None:
 
 BAD: list[tuple[dict[str, Any], str, str]] = [
     ({}, "input", "Field required"),
-    ({"input": None}, "input", "a string, token ids, or a list of 1 to 256"),
-    ({"input": []}, "input", "a string, token ids, or a list of 1 to 256"),
-    ({"input": {}}, "input", "a string, token ids, or a list of 1 to 256"),
-    ({"input": ["a"] * 257}, "input", "a string, token ids, or a list of 1 to 256"),
+    ({"input": None}, "input", "a string, token ids, or a list of 1 to 2048"),
+    ({"input": []}, "input", "a string, token ids, or a list of 1 to 2048"),
+    ({"input": {}}, "input", "a string, token ids, or a list of 1 to 2048"),
+    ({"input": ["a"] * 2049}, "input", "a string, token ids, or a list of 1 to 2048"),
     ({"input": ""}, "input", "input: the prompt is empty"),
     ({"input": [""]}, "input", "input: the prompt is empty"),
     ({"input": ["a", ""]}, "input[1]", "input[1]: the prompt is empty"),
@@ -285,3 +291,38 @@ async def test_while_loading_it_is_a_503(start: Start) -> None:
     async with running.http() as http:
         response = await http.post("/v1/embeddings", json={"input": "a"})
     assert (response.status_code, response.headers["retry-after"]) == (503, "2")
+
+
+class Counting(FakeEngine):
+    """Notes how many requests are under way when an embedding is begun; `streams` are its server's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.streams: Mapping[Any, Any] = {}
+        self.seen: list[int] = []
+
+    def embed(self, prompt_token_ids: Sequence[int]) -> FakeStream:
+        self.seen.append(len(self.streams))
+        return super().embed(prompt_token_ids)
+
+
+async def test_2048_inputs_enter_in_portions(start: Start) -> None:
+    engine = Counting()
+    running = await start(engine)
+    engine.streams = running.context.streams
+    texts = [str(i) for i in range(2048)]
+    async with running.http() as http:
+        document = (await http.post("/v1/embeddings", json={"input": texts})).json()
+    assert [item["index"] for item in document["data"]] == list(range(2048))
+    assert [item["embedding"] for item in document["data"]] == list(map(vector, texts))
+    assert document["usage"]["prompt_tokens"] == sum(map(len, texts))
+    assert engine.seen == list(range(32)) * 64
+
+
+async def test_a_bad_last_input_is_refused_before_the_first_is_computed(start: Start) -> None:
+    engine = Counting()
+    running = await start(engine)
+    async with running.http() as http:
+        response = await http.post("/v1/embeddings", json={"input": ["a"] * 100 + ["x" * 3000]})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "input[100]")
+    assert engine.seen == []
