@@ -441,12 +441,16 @@ def _take_scores(
     told = scores.tell()
     if told is None:
         return []
-    return [StepOutput(seq.request.request_id, seq.seq_id, seq.index, prompt_scores=told)]
+    return [StepOutput(seq.request.request_id, seq.seq_id, _open_index(seq), prompt_scores=told)]
 
 
 def _progress(seq: Sequence) -> StepOutput:
     """How far the prompt is, for a candidate that has not ended."""
-    group = seq.request.group
-    index = seq.index if group is None else min(group.open_candidates)
     progress = PrefillProgress(seq.num_computed_tokens, seq.num_prompt_tokens)
-    return StepOutput(seq.request.request_id, seq.seq_id, index, progress=progress)
+    return StepOutput(seq.request.request_id, seq.seq_id, _open_index(seq), progress=progress)
+
+
+def _open_index(seq: Sequence) -> int:
+    """Its own, or of a beam search a candidate's that has not ended."""
+    group = seq.request.group
+    return seq.index if group is None else min(group.open_candidates)

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from engine.beam_params import BeamParams
 from engine.outputs import (
     FinishReason,
     PrefillProgress,
@@ -151,6 +152,16 @@ def test_a_prompt_is_scored_without_drawing() -> None:
     assert engine.scores == {0: expected_scores(request.prompt_token_ids, 3)}
     assert engine.texts[0, 0] == []
     assert engine.ends[0, 0].usage.completion_tokens == 0
+
+
+def test_a_search_tells_a_candidate_that_has_not_ended() -> None:
+    engine = Harness(max_num_batched_tokens=6, num_blocks=20)
+    beams = BeamParams(width=2)
+    request = engine.add(prompt(16), n=2, beams=beams, max_tokens=3, prompt_logprobs=1)
+    engine.step()
+    engine.abort(request, 0)
+    engine.run()
+    assert engine.scores == {0: expected_scores(prompt(16), 1)}
 
 
 # --- in the whole engine -------------------------------------------------------------------------
