@@ -4,14 +4,12 @@ The tests hold it to the code: the routes that are there, what fields take, and 
 may send.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from api import openapi_answers as answers
@@ -26,44 +24,30 @@ from api.openai_schema import (
     EmbeddingBody,
     TokenizeBody,
 )
-from api.openapi_fields import SAMPLING, TEMPLATE, Schema, body_schema, prompts
+from api.openapi_fields import SAMPLING, TEMPLATE, body_schema, prompts
 from api.openapi_messages import MESSAGES, RESPONSES_INPUT, RESPONSES_TEXT
+from api.openapi_operation import (
+    ALWAYS,
+    ANY_TEXT,
+    EVENTS,
+    GENERATING,
+    JSON,
+    MODEL,
+    READING,
+    Operation,
+    Operations,
+    Schema,
+)
+from api.openapi_pages import page_operations
 from api.operations import VERSION
 from api.responses_schema import RENAMED_FIELDS, ResponsesBody
 from api.responses_schema import UNSUPPORTED_FIELDS as RESPONSES_UNSUPPORTED_FIELDS
-from chat.events import ConversationItem, ConversationTree
 from engine.sampling_params import MAX_LOGPROBS
 from engine.sampling_params import UNSUPPORTED_FIELDS as UNSUPPORTED_SAMPLING
 
 router = APIRouter()
 
 TOOL_CHOICE: Schema = {"anyOf": [{"enum": ["none", "auto", "required"]}, {"type": "object"}]}
-ANY_TEXT: Schema = {"type": "string"}
-ANY_OBJECT: Schema = {"type": "object"}
-EVENTS = "text/event-stream"
-JSON = "application/json"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Operation:
-    """A method of a path. `answer` by media type: a type of the answers, or a schema.
-
-    `status` is that of success, `refusals` are those of the error object beside ALWAYS.
-    """
-
-    summary: str
-    answer: Mapping[str, type | Schema]
-    status: int = 200
-    refusals: tuple[int, ...] = ()
-    body: Schema | None = None
-    query: Mapping[str, Schema] = field(default_factory=dict)
-
-
-ALWAYS = (400, 401, 404, 405)
-READING = (413,)
-MODEL = (503,)
-GENERATING = (413, 429, 500, 503)
-Paths = Mapping[tuple[str, str], Operation]
 
 
 @router.get("/openapi.json")
@@ -77,7 +61,7 @@ def document() -> dict[str, Any]:
     """The whole of it."""
     paths: dict[str, dict[str, Any]] = {}
     components = _components()
-    for (method, path), operation in (_operations() | _openai_operations()).items():
+    for (method, path), operation in (page_operations() | _openai_operations()).items():
         body = None if operation.body is None else dict(operation.body)
         components |= (body or {}).pop("$defs", {})
         paths.setdefault(path, {})[method.lower()] = _operation(path, operation, body)
@@ -130,77 +114,10 @@ def _components() -> Schema:
     ]
     modes: Any = [(kind, "serialization") for kind in kinds]
     _, found = models_json_schema(modes, ref_template=TEMPLATE)
-    components = found["$defs"]
-    for kind in (ConversationItem, ConversationTree):
-        schema = TypeAdapter(kind).json_schema(mode="serialization", ref_template=TEMPLATE)
-        components |= schema.pop("$defs", {}) | {kind.__name__: schema}
-    return components
+    return found["$defs"]
 
 
-def _operations() -> dict[tuple[str, str], Operation]:
-    """For operators and for the page."""
-    listed = {JSON: ConversationItem}
-    health = Operation(summary="Ready or not", answer={JSON: answers.Health}, refusals=(503,))
-    return {
-        ("GET", "/health"): health,
-        ("GET", "/ping"): Operation(summary="The process answers", answer={"text/plain": ANY_TEXT}),
-        ("POST", "/ping"): Operation(summary="The same", answer={"text/plain": ANY_TEXT}),
-        ("GET", "/version"): Operation(summary="The version", answer={JSON: answers.Version}),
-        ("GET", "/metrics"): Operation(summary="Prometheus text", answer={"text/plain": ANY_TEXT}),
-        ("GET", "/openapi.json"): Operation(summary="This document", answer={JSON: ANY_OBJECT}),
-        ("GET", "/api/stats"): Operation(
-            summary="The engine in numbers", answer={JSON: answers.Stats}, refusals=MODEL
-        ),
-        ("GET", "/api/blocks"): Operation(
-            summary="The block map", answer={JSON: answers.Blocks}, refusals=MODEL
-        ),
-        ("GET", "/api/requests"): Operation(
-            summary="Live requests", answer={JSON: answers.Requests}, refusals=MODEL
-        ),
-        ("GET", "/api/messages/{message_id}/tokens"): Operation(
-            summary="Where an answer can be cut",
-            answer={JSON: answers.TokenEnds},
-            refusals=(409, *MODEL),
-        ),
-        ("GET", "/api/conversations"): Operation(
-            summary="Conversations, newest first",
-            answer={JSON: answers.Conversations},
-            query={"query": ANY_TEXT},
-        ),
-        ("POST", "/api/conversations/import"): Operation(
-            summary="A conversation from an export",
-            answer=listed,
-            status=201,
-            refusals=READING,
-            body=ANY_OBJECT,
-        ),
-        ("GET", "/api/conversations/{conversation_id}"): Operation(
-            summary="A conversation's tree", answer={JSON: ConversationTree}
-        ),
-        ("PATCH", "/api/conversations/{conversation_id}"): Operation(
-            summary="Change title, pinned, system_prompt, sampling",
-            answer=listed,
-            refusals=READING,
-            body=ANY_OBJECT,
-        ),
-        ("DELETE", "/api/conversations/{conversation_id}"): Operation(
-            summary="Hide a conversation, or remove it for good",
-            answer={},
-            status=204,
-            query={"purge": {"type": "boolean"}},
-        ),
-        ("POST", "/api/conversations/{conversation_id}/restore"): Operation(
-            summary="Show a hidden conversation again", answer=listed
-        ),
-        ("GET", "/api/conversations/{conversation_id}/export"): Operation(
-            summary="A conversation as a file",
-            answer={JSON: ANY_OBJECT, "text/markdown": ANY_TEXT},
-            query={"format": {"enum": ["json", "markdown"]}},
-        ),
-    }
-
-
-def _openai_operations() -> dict[tuple[str, str], Operation]:
+def _openai_operations() -> Operations:
     """For programs that talk to OpenAI or vLLM."""
     fields = SAMPLING.keys()
     unsupported = {**UNSUPPORTED_SAMPLING, **UNSUPPORTED_FIELDS}

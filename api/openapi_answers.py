@@ -7,17 +7,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from chat.events import ConversationItem
-from engine.stats import (
-    BlockCounts,
-    BlockInfo,
-    CounterfactualBytes,
-    Counters,
-    InternalFragmentation,
-    ModelInfo,
-    RequestInfo,
-)
-
 
 class Document(BaseModel):
     """A JSON object with these fields and no others."""
@@ -56,61 +45,6 @@ class Version(Document):
     """The version of Pageturn."""
 
     version: str
-
-
-class TokenCounts(Document):
-    """Tokens that the KV pool can hold and holds."""
-
-    capacity: int
-    stored: int
-
-
-class RequestCounts(Document):
-    """Sequences that run and wait, and what they wait for."""
-
-    running: int
-    waiting: int
-    waiting_capacity: int
-    waiting_budget: int
-
-
-class Stats(Document):
-    """The engine as it is between two steps."""
-
-    time: float
-    num_steps: int
-    blocks: BlockCounts
-    tokens: TokenCounts
-    requests: RequestCounts
-    counters: Counters
-    counterfactual_bytes: CounterfactualBytes
-    counterfactual_bytes_ended: CounterfactualBytes
-    internal_fragmentation: InternalFragmentation
-    model: ModelInfo
-
-
-class Blocks(Document):
-    """The block map."""
-
-    blocks: list[BlockInfo]
-
-
-class Requests(Document):
-    """Live requests in order of arrival."""
-
-    requests: list[RequestInfo]
-
-
-class Conversations(Document):
-    """Newest first."""
-
-    items: list[ConversationItem]
-
-
-class TokenEnds(Document):
-    """For each token of an answer, how many characters are there with it."""
-
-    ends: list[int]
 
 
 # --- OpenAI's documents --------------------------------------------------------------------------

@@ -42,6 +42,7 @@ TOKEN_ID = _whole(0)
 SAMPLING: Mapping[str, Schema] = {
     "n": _whole(1),
     "temperature": _number(0, 2),
+    "temperatures": _list(_number(0, 2), 0, sampling.MAX_LISTED_TOKENS),
     "top_p": _number(0, 1),
     "top_k": _whole(-1),
     "min_p": _number(0, 1),

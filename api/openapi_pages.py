@@ -1,0 +1,111 @@
+"""Operators' and the page's routes, for /openapi.json. What their documents hold docs/http.md says."""
+
+from typing import Any
+
+from api import openapi_answers as answers
+from api.openapi_operation import (
+    ANY_OBJECT,
+    ANY_TEXT,
+    JSON,
+    MODEL,
+    READING,
+    Operation,
+    Operations,
+    Schema,
+)
+
+WHOLE: Schema = {"type": "integer"}
+NUMBER: Schema = {"type": "number"}
+FORMAT: Schema = {"enum": ["json", "markdown"]}
+HISTORY: dict[str, Schema] = {
+    "window": {"enum": ["15m", "1d", "30d"]},
+    "start": NUMBER,
+    "end": NUMBER,
+    "format": {"enum": ["json", "csv"]},
+}
+
+
+def page_operations() -> Operations:
+    """All of them."""
+    return _operators() | _conversations() | _messages()
+
+
+def _object(summary: str, **fields: Any) -> Operation:
+    return Operation(summary=summary, answer={JSON: ANY_OBJECT}, **fields)
+
+
+def _text(summary: str) -> Operation:
+    return Operation(summary=summary, answer={"text/plain": ANY_TEXT})
+
+
+def _operators() -> Operations:
+    health = Operation(summary="Ready or not", answer={JSON: answers.Health}, refusals=MODEL)
+    return {
+        ("GET", "/health"): health,
+        ("GET", "/ping"): _text("The process answers"),
+        ("POST", "/ping"): _text("The same"),
+        ("GET", "/version"): Operation(summary="The version", answer={JSON: answers.Version}),
+        ("GET", "/metrics"): _text("Prometheus text"),
+        ("GET", "/openapi.json"): _object("This document"),
+        ("GET", "/api/stats"): _object("The engine in numbers", refusals=MODEL),
+        ("GET", "/api/blocks"): _object("The block map", refusals=MODEL),
+        ("GET", "/api/blocks/{block_id}"): _object("Who holds a block", refusals=MODEL),
+        ("GET", "/api/requests"): _object("Live and recent requests", refusals=MODEL),
+        ("GET", "/api/requests/{request_id}"): _object("A request's life", refusals=MODEL),
+        ("POST", "/api/requests/{request_id}/stop"): Operation(
+            summary="End a live request", answer={}, status=202, refusals=MODEL
+        ),
+        ("GET", "/api/history"): Operation(
+            summary="The engine's past",
+            answer={JSON: ANY_OBJECT, "text/csv": ANY_TEXT},
+            query=HISTORY,
+            refusals=MODEL,
+        ),
+        ("GET", "/api/defaults"): _object("What a new chat begins with", refusals=MODEL),
+    }
+
+
+def _conversations() -> Operations:
+    root = "/api/conversations"
+    one = f"{root}/{{conversation_id}}"
+    paging: dict[str, Schema] = {"query": ANY_TEXT, "after": ANY_TEXT, "limit": WHOLE}
+    return {
+        ("GET", root): _object("Conversations, newest first", query=paging),
+        ("POST", f"{root}/import"): _object(
+            "Conversations from an export", status=201, body=ANY_OBJECT, refusals=READING
+        ),
+        ("GET", f"{root}/export"): Operation(
+            summary="All conversations as a file",
+            answer={JSON: ANY_OBJECT, "application/zip": ANY_TEXT},
+            query={"format": FORMAT},
+        ),
+        ("GET", one): _object("A conversation's tree"),
+        ("PATCH", one): _object("Change a conversation", body=ANY_OBJECT, refusals=READING),
+        ("DELETE", one): Operation(
+            summary="Hide a conversation, or remove it for good",
+            answer={},
+            status=204,
+            query={"purge": {"type": "boolean"}},
+        ),
+        ("POST", f"{one}/restore"): _object("Show a hidden conversation again"),
+        ("POST", f"{one}/duplicate"): _object("A copy of a conversation", status=201),
+        ("GET", f"{one}/export"): Operation(
+            summary="A conversation as a file",
+            answer={JSON: ANY_OBJECT, "text/markdown": ANY_TEXT},
+            query={"format": FORMAT},
+        ),
+    }
+
+
+def _messages() -> Operations:
+    one = "/api/messages/{message_id}"
+    refusals = (409, *MODEL)
+    return {
+        ("DELETE", one): _object("Hide a branch", refusals=refusals),
+        ("POST", f"{one}/restore"): _object("Show a hidden branch again", refusals=refusals),
+        ("GET", f"{one}/tokens"): _object("Where an answer can be cut", refusals=refusals),
+        ("GET", f"{one}/partings"): _object("Where candidates part", refusals=refusals),
+        ("GET", f"{one}/choices"): _object(
+            "What the model thought at a token", query={"at_token": WHOLE}, refusals=refusals
+        ),
+    }
