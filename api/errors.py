@@ -3,6 +3,7 @@
 `{"error": {"message", "type", "param", "code"}}`; `param` is the path of the field, as `messages[0].content`.
 """
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,16 @@ _CHAT_STATUS: dict[type[ChatError], int] = {
     UnknownGenerationError: 404,
     ConversationBusyError: 409,
     ShuttingDownError: 503,
+}
+
+
+_WANTED = {
+    "string_type": "a string",
+    "int_type": "a whole number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
 }
 
 
@@ -109,7 +120,7 @@ def field_path(location: Sequence[str | int]) -> str:
 
 def validation_refusal(error: ValidationError, *, skip: int = 0) -> RequestError:
     """The first fault that pydantic found, as a RequestError; `skip` parts of its location are not the client's."""
-    first = error.errors(include_url=False, include_context=False)[0]
+    first = error.errors(include_url=False)[0]
     path = field_path(first["loc"][skip:])
     code = "unknown_field" if first["type"] == "extra_forbidden" else "invalid_value"
     text = "unknown field" if code == "unknown_field" else _describe(first)
@@ -117,9 +128,16 @@ def validation_refusal(error: ValidationError, *, skip: int = 0) -> RequestError
 
 
 def _describe(fault: Any) -> str:
-    message = fault["msg"]
-    given = fault["input"]
-    if fault["type"] == "missing" or isinstance(given, (dict, list)) or len(repr(given)) > 60:
+    """What is wrong and what is wanted, in this API's words where pydantic's are about Python."""
+    kind, message, given = fault["type"], fault["msg"], fault["input"]
+    if kind == "missing":
+        return "this field is required"
+    if kind == "too_long":
+        return f"{fault['ctx']['actual_length']} entries are too many; {fault['ctx']['max_length']} are the most"
+    wanted = f"one of {fault['ctx']['expected']}" if kind == "literal_error" else _WANTED.get(kind)
+    if wanted is not None:
+        return f"{reprlib.repr(given)} is not allowed; {wanted} is required"
+    if isinstance(given, (dict, list)) or len(repr(given)) > 60:
         return message
     return f"{message}, not {given!r}"
 

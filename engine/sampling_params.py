@@ -110,10 +110,10 @@ def validate_for_model(params: SamplingParams, vocab_size: int, max_num_seqs: in
     A grammar says where an answer ends, so `ignore_eos` is refused beside it; a beam search follows none.
     """
     if params.grammar is not None and params.beams is not None:
-        message = f"use_beam_search: true is not allowed; false, beside {params.grammar.param}"
+        message = f"use_beam_search is not allowed beside {params.grammar.param}; leave one of the two out"
         raise RequestError(message, param="use_beam_search")
     if params.grammar is not None and params.ignore_eos:
-        message = f"ignore_eos: true is not allowed; false, as {params.grammar.param} sets the end"
+        message = f"ignore_eos is not allowed beside {params.grammar.param}, which says where the answer ends; leave one of the two out"
         raise RequestError(message, param="ignore_eos")
     _check_temperatures(params)
     for i, token_id in enumerate(params.stop_token_ids):

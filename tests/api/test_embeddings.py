@@ -186,7 +186,7 @@ async def test_zeros_stay_zeros(client: AsyncOpenAI) -> None:
 
 
 BAD: list[tuple[dict[str, Any], str, str]] = [
-    ({}, "input", "Field required"),
+    ({}, "input", "this field is required"),
     ({"input": None}, "input", "a string, token ids, or a list of 1 to 2048"),
     ({"input": []}, "input", "a string, token ids, or a list of 1 to 2048"),
     ({"input": {}}, "input", "a string, token ids, or a list of 1 to 2048"),
