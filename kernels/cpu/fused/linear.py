@@ -6,8 +6,9 @@
     8 bits, 1,088 bytes: 8 rows of 2 x 64 bytes, then for each half [16 f16 scale]
                          byte 4n+i of row j: column n, input 4j+i, stored as number + 128
 
-    weight = scale * nibble + minimum        dot = sum over groups of  s * scale * (q . nibbles) + minimum * (s * sum q)
-    weight = scale * (byte - 128)            dot = sum over groups of  s * scale * (q . bytes - 128 * sum q)
+    weight = scale * nibble + minimum        dot = sum over groups of  scale * sum of s * (q . nibbles) + minimum * sum of s * sum q
+    weight = scale * (byte - 128)            dot = sum over groups of  scale * sum of s * (q . bytes - 128 * sum q)
+    where s and q are a row's scale and numbers of the first and of the last 16 inputs of the group (quantize.py)
 
 A linear layer is a table of int64, one per block: the block's address, plus 1 when it holds 8-bit weights (blocks are
 aligned to 64 bytes). Every row sums its groups in ascending order, whatever rows share the call.
@@ -37,7 +38,7 @@ from kernels.cpu.fused.ir_tools import (
     store,
 )
 from kernels.cpu.fused.memory import load_f16, load_i64, load_u8, store_f32
-from kernels.cpu.fused.quantize import GROUP, RECORD_BYTES
+from kernels.cpu.fused.quantize import GROUP, RECORD_BYTES, SHIFT_PLACE
 
 BLOCK_COLUMNS = 32
 GROUP_BYTES_4 = 640
@@ -47,17 +48,16 @@ PREFETCH_GROUPS = 4
 _LOW_NIBBLES = 0x0F0F0F0F
 
 
-def _words_4(b, group):
-    """[(words of both halves, byte offset of the inputs they multiply)], lazily so that loads stay in memory order."""
+def _words_4(b, group, part):
+    """[(words of both halves, byte offset of the inputs they multiply)] of the first or last 16 inputs, lazily."""
     for row in range(4):
         packed = [load(b, I32X16, group, 128 * row + 64 * half) for half in range(2)]
-        yield [b.and_(word, filled_int(_LOW_NIBBLES)) for word in packed], 4 * row
-        high = [b.lshr(word, filled_int(4)) for word in packed]
-        yield [b.and_(word, filled_int(_LOW_NIBBLES)) for word in high], 16 + 4 * row
+        nibbles = [b.lshr(word, filled_int(4)) for word in packed] if part else packed
+        yield [b.and_(word, filled_int(_LOW_NIBBLES)) for word in nibbles], 16 * part + 4 * row
 
 
-def _words_8(b, group):
-    for row in range(8):
+def _words_8(b, group, part):
+    for row in range(4 * part, 4 * part + 4):
         yield [load(b, I32X16, group, 128 * row + 64 * half) for half in range(2)], 4 * row
 
 
@@ -71,13 +71,14 @@ def _factors_8(b, group, half):
     return b.fpext(load(b, F16X16, group, 1024 + 32 * half), F32X16), None
 
 
-def _emit_dots(b, bits, group, inputs, records):
-    """The integer dots of one group: [rows][2] vectors. 8-bit weights begin with the record's shift."""
+def _emit_dots(b, bits, group, part, inputs, records):
+    """The integer dots of 16 inputs: [rows][2] vectors. 8-bit weights begin with the record's shift."""
+    place = SHIFT_PLACE + 4 * part
     starts = [
-        splat(b, load(b, I32, record, 8)) if bits == 8 else filled_int(0) for record in records
+        splat(b, load(b, I32, record, place)) if bits == 8 else filled_int(0) for record in records
     ]
     dots = [[start, start] for start in starts]
-    for words, place in (_words_4 if bits == 4 else _words_8)(b, group):
+    for words, place in (_words_4 if bits == 4 else _words_8)(b, group, part):
         for row, address in enumerate(inputs):
             numbers = splat(b, load(b, I32, address, place))
             for half in range(2):
@@ -102,16 +103,17 @@ def make_tile(rows: int, bits: int):
                 prefetch(b, b.add(group, ahead), line)
             group_inputs = [element(b, address, index, GROUP) for address in row_inputs]
             group_records = [element(b, address, index, RECORD_BYTES) for address in row_records]
-            dots = _emit_dots(b, bits, group, group_inputs, group_records)
-            for half in range(2):
-                scale, minimum = (_factors_4 if bits == 4 else _factors_8)(b, group, half)
-                for r, record in enumerate(group_records):
-                    factor = b.fmul(scale, splat(b, load(b, F32, record)))
-                    dot = b.sitofp(dots[r][half], F32X16)
-                    total = fma(b, dot, factor, acc[r][half].get())
-                    if minimum is not None:
-                        total = fma(b, minimum, splat(b, load(b, F32, record, 4)), total)
-                    acc[r][half].set(total)
+            for part in range(2):
+                dots = _emit_dots(b, bits, group, part, group_inputs, group_records)
+                for half in range(2):
+                    scale, minimum = (_factors_4 if bits == 4 else _factors_8)(b, group, half)
+                    for r, record in enumerate(group_records):
+                        factor = b.fmul(scale, splat(b, load(b, F32, record, 4 * part)))
+                        dot = b.sitofp(dots[r][half], F32X16)
+                        total = fma(b, dot, factor, acc[r][half].get())
+                        if minimum is not None and part:
+                            total = fma(b, minimum, splat(b, load(b, F32, record, 8)), total)
+                        acc[r][half].set(total)
         for r in range(rows):
             row_out = b.add(out, b.mul(out_stride, i64(r)))
             for half in range(2):
