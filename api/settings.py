@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from api.keys import ALLOWED, read_key_file, split_keys
 from engine.config import (
     AttentionBackend,
+    CpuIsa,
     DType,
     EngineConfig,
     Quantization,
@@ -131,7 +132,12 @@ class Settings(BaseSettings):
     dtype: DType = _choice(DType, "auto", "arithmetic of the model; float32 is the exact one")
     kv_cache_dtype: DType = _choice(DType, "auto", "number format of the KV cache")
     quantization: Quantization = _choice(
-        Quantization, "auto", "auto keeps the weights' own quantisation where it is fast"
+        Quantization,
+        "auto",
+        "of the weights: none is none, int8 is 8 bits for all matrices; auto is what the file has, where a fast kernel takes it, else the fastest",
+    )
+    cpu_isa: CpuIsa = _choice(
+        CpuIsa, "auto", "what computes on a CPU: avx512 is the fused step, torch runs everywhere"
     )
     attention_backend: AttentionBackend = _choice(AttentionBackend, "auto", "attention kernels")
     enforce_eager: bool = _option(

@@ -10,7 +10,8 @@ from engine.rope_scaling import RopeScaling
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 AttentionBackend = Literal["auto", "triton", "cpu", "reference"]
-Quantization = Literal["auto", "none"]
+Quantization = Literal["auto", "none", "int8"]
+CpuIsa = Literal["auto", "avx512", "torch"]
 SchedulingPolicy = Literal["fcfs", "priority"]
 
 RANGES: Mapping[str, tuple[int, int]] = {
@@ -54,6 +55,7 @@ class EngineConfig:
     dtype: DType = "auto"
     kv_cache_dtype: DType = "auto"
     quantization: Quantization = "auto"
+    cpu_isa: CpuIsa = "auto"
     attention_backend: AttentionBackend = "auto"
     enforce_eager: bool = False
     enable_prefix_caching: bool = True
@@ -69,6 +71,7 @@ class EngineConfig:
         _check_choice("--dtype", self.dtype, get_args(DType))
         _check_choice("--kv-cache-dtype", self.kv_cache_dtype, get_args(DType))
         _check_choice("--quantization", self.quantization, get_args(Quantization))
+        _check_choice("--cpu-isa", self.cpu_isa, get_args(CpuIsa))
         _check_choice("--attention-backend", self.attention_backend, get_args(AttentionBackend))
         _check_choice("--scheduling-policy", self.scheduling_policy, get_args(SchedulingPolicy))
         self._check_together()

@@ -24,6 +24,8 @@ from engine.errors import ModelLoadError
 from engine.fused_sampler import FusedSampler
 from engine.limits import make_scheduler_config, resolve_max_model_len
 from engine.loader.cpu_weights import (
+    EIGHT_BIT_TYPES,
+    EXACT_TYPES,
     LoadedWeights,
     fused_shape,
     load_fused_weights,
@@ -61,6 +63,7 @@ def fused_runner_reason(
     rules = (
         (config.attention_backend not in ("auto", "cpu"),
          f"--attention-backend {config.attention_backend} was asked for"),
+        (config.cpu_isa == "torch", "--cpu-isa torch was asked for"),
         (config.dtype != "auto", f"--dtype {config.dtype} was asked for"),
         (config.kv_cache_dtype not in ("auto", "bfloat16"),
          f"--kv-cache-dtype {config.kv_cache_dtype} was asked for"),
@@ -103,6 +106,7 @@ class CpuRunner:
         loaded = load_fused_weights(
             opened.tensors,
             opened.config,
+            exact_types=EIGHT_BIT_TYPES if config.quantization == "int8" else EXACT_TYPES,
             num_positions=max_model_len,
             num_threads=num_threads,
             progress=progress,

@@ -1,4 +1,7 @@
-"""Which runner computes the steps: the fused CPU runner where it can serve, else the torch runner. Chosen once, logged."""
+"""Which runner computes the steps: the fused CPU runner where it can serve, else the torch runner. Chosen once, logged.
+
+What only the fused runner can do, and was asked for by name, is refused where it cannot serve.
+"""
 
 import logging
 
@@ -6,9 +9,13 @@ import torch
 
 from engine.config import EngineConfig
 from engine.cpu_runner import CpuRunner, Progress, fused_runner_reason
+from engine.errors import ConfigError
 from engine.loader.model import open_configured
 from engine.model_runner import ModelRunner
 from kernels.cpu.fused.features import cpu_features
+
+ONLY_FUSED = {"cpu_isa": ("avx512", "auto or torch"), "quantization": ("int8", "auto or none")}
+"""Fields whose value asks for the fused runner, and what works with every runner."""
 
 logger = logging.getLogger(__name__)
 
@@ -19,6 +26,7 @@ def load_runner(config: EngineConfig, progress: Progress) -> CpuRunner | ModelRu
     reason = _why_not_fused(config)
     if reason is None:
         return CpuRunner.load(config, progress)
+    _refuse_what_needs_it(config, reason)
     logger.info("the torch runner computes the steps: %s", reason)
     return ModelRunner.load(config, progress)
 
@@ -27,3 +35,10 @@ def _why_not_fused(config: EngineConfig) -> str | None:
     if torch.cuda.is_available():
         return "there is a GPU"
     return fused_runner_reason(config, open_configured(config).config, cpu_features())
+
+
+def _refuse_what_needs_it(config: EngineConfig, reason: str) -> None:
+    for field, (value, others) in ONLY_FUSED.items():
+        if getattr(config, field) == value:
+            option = "--" + field.replace("_", "-")
+            raise ConfigError(option, value, f"{others} works here: {reason}")

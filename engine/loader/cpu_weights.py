@@ -1,11 +1,11 @@
 """Weights for the fused CPU step: kept as the file has them where its 4-bit and 8-bit groups can, else rounded to 8 bits.
 
 GGUF's Q4_0, Q4_1, Q5_0 and Q8_0 are exact. Other types and floating-point models are rounded to 8 bits in groups of 32
-inputs; `rounding_error` says by how much, as the root mean square of the difference over that of the weights.
+inputs, and with `--quantization int8` those of 4 bits too; `rounding_error` says by how much, as the root mean square of the difference over that of the weights.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -36,11 +36,12 @@ from kernels.cpu.fused.weights import (
     qkv_columns,
 )
 
-EXACT_TYPES: dict[QuantizationType, Callable[[np.ndarray], Groups]] = {
+GroupTypes = Mapping[QuantizationType, Callable[[np.ndarray], Groups]]
+EIGHT_BIT_TYPES: GroupTypes = {QuantizationType.Q5_0: from_q5_0, QuantizationType.Q8_0: from_q8_0}
+EXACT_TYPES: GroupTypes = {
     QuantizationType.Q4_0: from_q4_0,
     QuantizationType.Q4_1: from_q4_1,
-    QuantizationType.Q5_0: from_q5_0,
-    QuantizationType.Q8_0: from_q8_0,
+    **EIGHT_BIT_TYPES,
 }
 SAMPLE_ROWS = 64
 Progress = Callable[[str, float], None]
@@ -84,12 +85,16 @@ def load_fused_weights(
     tensors: Tensors,
     config: ModelConfig,
     *,
+    exact_types: GroupTypes,
     num_positions: int,
     num_threads: int,
     progress: Progress,
 ) -> LoadedWeights:
-    """Reads and packs all layers, several at a time. Raises ModelLoadError for a tensor that is missing or unusable."""
-    reader = _Reader(tensors, config)
+    """Reads and packs all layers, several at a time; tensors of `exact_types` are kept as they are.
+
+    Raises ModelLoadError for a tensor that is missing or unusable.
+    """
+    reader = _Reader(tensors, config, exact_types)
     layers: list[FusedLayer] = []
     with ThreadPoolExecutor(num_threads, "pack") as pool:
         tables = pool.submit(reader.embedding_and_head)
@@ -116,8 +121,8 @@ def load_fused_weights(
 class _Reader:
     """Reads one model's tensors; its totals are sums over all of them."""
 
-    def __init__(self, tensors: Tensors, config: ModelConfig) -> None:
-        self._tensors, self._config = tensors, config
+    def __init__(self, tensors: Tensors, config: ModelConfig, exact_types: GroupTypes) -> None:
+        self._tensors, self._config, self._exact_types = tensors, config, exact_types
         self._shape = fused_shape(config)
         self.memory = PackedMemory()
         self._counts: list[tuple[int, int, float, float]] = []
@@ -170,7 +175,7 @@ class _Reader:
         return self.vector(name) if self._config.qk_norm else None
 
     def _matrix(self, name: str) -> Groups:
-        groups = _stored_groups(self._tensors, name)
+        groups = _stored_groups(self._tensors, name, self._exact_types)
         if groups is not None:
             self._counts.append((groups.scale.size * 32, 0, 0.0, 0.0))
             return groups
@@ -183,12 +188,12 @@ class _Reader:
         return groups
 
 
-def _stored_groups(tensors: Tensors, name: str) -> Groups | None:
-    """The tensor in the groups it is stored in, rows in transformers' order; None where those do not hold it."""
+def _stored_groups(tensors: Tensors, name: str, exact_types: GroupTypes) -> Groups | None:
+    """The tensor in the groups it is stored in, rows in transformers' order; None if it is of no such type."""
     if not isinstance(tensors, GGUFTensors):
         return None
     tensor, rows = tensors.stored(name)
-    convert = EXACT_TYPES.get(tensor.quantization)
+    convert = exact_types.get(tensor.quantization)
     if convert is None:
         return None
     groups = convert(tensor.rows())

@@ -28,6 +28,7 @@ DESIGNED = [
     "dtype",
     "kv-cache-dtype",
     "quantization",
+    "cpu-isa",
     "attention-backend",
     "enforce-eager",
     "no-prefix-caching",
@@ -98,6 +99,8 @@ def test_everything_reaches_the_engine() -> None:
     arguments += [
         "--quantization",
         "none",
+        "--cpu-isa",
+        "torch",
         "--attention-backend",
         "reference",
         "--enforce-eager",
@@ -112,7 +115,8 @@ def test_everything_reaches_the_engine() -> None:
     assert (config.block_size, config.num_blocks, config.max_model_len) == (8, 9, 64)
     assert (config.max_num_seqs, config.max_num_batched_tokens, config.seed) == (4, 32, 7)
     assert (config.dtype, config.kv_cache_dtype) == ("float32", "bfloat16")
-    assert (config.quantization, config.attention_backend) == ("none", "reference")
+    assert (config.quantization, config.cpu_isa) == ("none", "torch")
+    assert config.attention_backend == "reference"
     assert (config.enforce_eager, config.gpu_memory_utilization) == (True, 0.5)
     assert config.enable_prefix_caching is False
     assert config.scheduling_policy == "priority"

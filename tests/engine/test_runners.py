@@ -1,0 +1,108 @@
+"""Which runner is chosen and why, and what is refused when the fused one cannot serve."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import runners
+from engine.config import EngineConfig
+from engine.cpu_runner import CpuRunner
+from engine.errors import ConfigError
+from engine.model_runner import ModelRunner
+from kernels.cpu.fused.features import NEEDED_FEATURES
+from tests.engine.models.tiny import make_reference
+from tests.kernels.fused_reference import needs_fused_cpu
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tiny")
+    make_reference("llama").save_pretrained(path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+
+
+def load(path: Path, **options: Any) -> CpuRunner | ModelRunner:
+    sizes: dict[str, Any] = {"num_blocks": 24, "max_num_batched_tokens": 64, "max_num_seqs": 8}
+    config = EngineConfig(model_path=path, model_name="tiny", **(sizes | options))
+    return runners.load_runner(config, lambda stage, share: None)
+
+
+def pretend_features(monkeypatch: pytest.MonkeyPatch, *features: str) -> None:
+    monkeypatch.setattr(runners, "cpu_features", lambda: frozenset(features))
+
+
+@needs_fused_cpu
+@pytest.mark.parametrize("isa", ["auto", "avx512"])
+def test_the_fused_runner_serves_where_it_can(folder: Path, isa: str) -> None:
+    runner = load(folder, cpu_isa=isa)
+    assert isinstance(runner, CpuRunner)
+    runner.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"cpu_isa": "torch"}, "--cpu-isa torch was asked for"),
+        ({"quantization": "none"}, "--quantization none was asked for"),
+        ({"block_size": 8}, "block size 8 is not a multiple of 16"),
+    ],
+)
+def test_the_torch_runner_serves_with_its_reason_in_the_log(
+    folder: Path,
+    options: dict[str, Any],
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pretend_features(monkeypatch, *NEEDED_FEATURES)
+    caplog.set_level(logging.INFO, "engine.runners")
+    assert isinstance(load(folder, **options), ModelRunner)
+    assert caplog.messages == [f"the torch runner computes the steps: {reason}"]
+
+
+def test_an_older_processor_falls_back(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pretend_features(monkeypatch, *(set(NEEDED_FEATURES) - {"avx512vnni"}))
+    caplog.set_level(logging.INFO, "engine.runners")
+    assert isinstance(load(folder), ModelRunner)
+    assert caplog.messages == ["the torch runner computes the steps: this CPU lacks avx512vnni"]
+
+
+@pytest.mark.parametrize(
+    ("options", "refusal"),
+    [
+        ({"cpu_isa": "avx512"}, "--cpu-isa: 'avx512' is not allowed; auto or torch works here: "),
+        ({"quantization": "int8"}, "--quantization: 'int8' is not allowed; auto or none works here: "),
+    ],
+)  # fmt: skip
+def test_what_only_the_fused_runner_does_is_refused_without_it(
+    folder: Path, options: dict[str, Any], refusal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_features(monkeypatch)
+    with pytest.raises(ConfigError) as caught:
+        load(folder, **options)
+    assert str(caught.value).startswith(refusal + "this CPU lacks avx512f")
+
+
+def test_options_that_contradict_each_other_are_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_features(monkeypatch, *NEEDED_FEATURES)
+    with pytest.raises(ConfigError, match="here: --dtype float32 was asked for"):
+        load(folder, cpu_isa="avx512", dtype="float32")
+    with pytest.raises(ConfigError, match=r"--quantization.*here: --cpu-isa torch was asked for"):
+        load(folder, quantization="int8", cpu_isa="torch")
+
+
+def test_a_gpu_is_used_before_the_processor(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    with pytest.raises(ConfigError, match=r"'avx512' is not allowed.*there is a GPU"):
+        load(folder, cpu_isa="avx512")
