@@ -22,6 +22,7 @@ from engine.config import (
     CpuIsa,
     DType,
     EngineConfig,
+    KVCacheDType,
     Quantization,
     SchedulingPolicy,
     allowed_range,
@@ -130,7 +131,11 @@ class Settings(BaseSettings):
         SchedulingPolicy, "fcfs", "who goes first: by arrival, or by the requests' priority"
     )
     dtype: DType = _choice(DType, "auto", "arithmetic of the model; float32 is the exact one")
-    kv_cache_dtype: DType = _choice(DType, "auto", "number format of the KV cache")
+    kv_cache_dtype: KVCacheDType = _choice(
+        KVCacheDType,
+        "auto",
+        "number format of the KV cache; int8, on the fused CPU runner, takes half",
+    )
     quantization: Quantization = _choice(
         Quantization,
         "auto",

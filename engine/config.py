@@ -9,6 +9,7 @@ from engine.errors import ConfigError
 from engine.rope_scaling import RopeScaling
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
+KVCacheDType = Literal["auto", "float32", "bfloat16", "float16", "int8"]
 AttentionBackend = Literal["auto", "triton", "cpu", "reference"]
 Quantization = Literal["auto", "none", "int8"]
 CpuIsa = Literal["auto", "avx512", "torch"]
@@ -53,7 +54,7 @@ class EngineConfig:
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
     dtype: DType = "auto"
-    kv_cache_dtype: DType = "auto"
+    kv_cache_dtype: KVCacheDType = "auto"
     quantization: Quantization = "auto"
     cpu_isa: CpuIsa = "auto"
     attention_backend: AttentionBackend = "auto"
@@ -69,7 +70,7 @@ class EngineConfig:
             _check_range(field, getattr(self, field))
         _check_share("--gpu-memory-utilization", self.gpu_memory_utilization)
         _check_choice("--dtype", self.dtype, get_args(DType))
-        _check_choice("--kv-cache-dtype", self.kv_cache_dtype, get_args(DType))
+        _check_choice("--kv-cache-dtype", self.kv_cache_dtype, get_args(KVCacheDType))
         _check_choice("--quantization", self.quantization, get_args(Quantization))
         _check_choice("--cpu-isa", self.cpu_isa, get_args(CpuIsa))
         _check_choice("--attention-backend", self.attention_backend, get_args(AttentionBackend))

@@ -1,6 +1,6 @@
 """The fused CPU runner: a step of the scheduler becomes one compiled call, from token ids to logits.
 
-It stands beside the torch runner with the same surface. Activations are 8-bit, keys and values bfloat16; a sequence's
+It stands beside the torch runner with the same surface. Activations are 8-bit, keys and values bfloat16 or 8-bit; a sequence's
 logits are bitwise the same whatever else is in the batch and however its tokens came to be computed. Where it cannot run,
 `fused_runner_reason` says why.
 """
@@ -45,7 +45,7 @@ from engine.sampler import Sampler
 from engine.stats import ModelInfo
 from kernels.cpu.fused.compiled import is_compiled
 from kernels.cpu.fused.features import cpu_features, missing_features, num_physical_cores
-from kernels.cpu.fused.model import FusedModel, StepInput, unsupported_reason
+from kernels.cpu.fused.model import FusedModel, FusedShape, StepInput, unsupported_reason
 
 Progress = Callable[[str, float], None]
 
@@ -65,7 +65,7 @@ def fused_runner_reason(
          f"--attention-backend {config.attention_backend} was asked for"),
         (config.cpu_isa == "torch", "--cpu-isa torch was asked for"),
         (config.dtype != "auto", f"--dtype {config.dtype} was asked for"),
-        (config.kv_cache_dtype not in ("auto", "bfloat16"),
+        (config.kv_cache_dtype not in ("auto", "bfloat16", "int8"),
          f"--kv-cache-dtype {config.kv_cache_dtype} was asked for"),
         (config.quantization == "none", "--quantization none was asked for"),
         (bool(missing), f"this CPU lacks {', '.join(missing)}"),
@@ -111,10 +111,10 @@ class CpuRunner:
             num_threads=num_threads,
             progress=progress,
         )
-        token_bytes = kv_cache.bytes_per_token(opened.config, torch.bfloat16)
-        size = kv_cache.choose_size(config, token_bytes, max_model_len, gpu_budget=None)
+        shape = replace(fused_shape(opened.config), int8_kv=config.kv_cache_dtype == "int8")
+        size = kv_cache.choose_size(config, shape.kv_token_bytes, max_model_len, gpu_budget=None)
         progress(_compile_stage(), 0.0)
-        model = _fused_model(config, opened.config, loaded, size, num_threads)
+        model = _fused_model(config, shape, loaded, size, num_threads)
         limits = make_scheduler_config(
             config, opened, size, max_model_len, RANGES["num_speculative_tokens"][1]
         )
@@ -213,14 +213,14 @@ def _compile_stage() -> str:
 
 def _fused_model(
     config: EngineConfig,
-    model: ModelConfig,
+    shape: FusedShape,
     loaded: LoadedWeights,
     size: kv_cache.KVCacheSize,
     num_threads: int,
 ) -> FusedModel:
     try:
         return FusedModel(
-            fused_shape(model),
+            shape,
             loaded.weights,
             num_blocks=size.num_blocks,
             block_size=config.block_size,
@@ -249,7 +249,7 @@ def _info(
         num_parameters=loaded.num_parameters,
         quantization=f"{8 * loaded.num_bytes / loaded.num_parameters:.1f} bits, {loaded.description}",
         dtype="int8 activations",
-        kv_cache_dtype="bfloat16",
+        kv_cache_dtype="int8" if config.kv_cache_dtype == "int8" else "bfloat16",
         attention_backend="cpu",
         backend_reason=f"one compiled step on {num_threads} cores with AVX-512 VNNI and BF16",
         device="cpu",

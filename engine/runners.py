@@ -14,7 +14,11 @@ from engine.loader.model import open_configured
 from engine.model_runner import ModelRunner
 from kernels.cpu.fused.features import cpu_features
 
-ONLY_FUSED = {"cpu_isa": ("avx512", "auto or torch"), "quantization": ("int8", "auto or none")}
+ONLY_FUSED = {
+    "cpu_isa": ("avx512", "auto or torch"),
+    "quantization": ("int8", "auto or none"),
+    "kv_cache_dtype": ("int8", "auto, float32 or bfloat16"),
+}
 """Fields whose value asks for the fused runner, and what works with every runner."""
 
 logger = logging.getLogger(__name__)

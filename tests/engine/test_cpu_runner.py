@@ -279,6 +279,23 @@ def test_what_the_model_is_and_how_it_is_served(tiny_runner: CpuRunner) -> None:
 
 
 @needs_fused_cpu
+def test_a_pool_of_8_bits_takes_half_and_gives_the_logits_of_transformers(tmp_path: Path) -> None:
+    reference = make_reference("llama")
+    reference.save_pretrained(tmp_path)
+    runner = load(tmp_path, kv_cache_dtype="int8")
+    assert runner.info.kv_cache_dtype == "int8"
+    assert runner.info.bytes_per_block == 3 * 16 * (64 + 2) * 2
+    assert runner.info.bytes_per_block == runner._model.kv[:, 0].nbytes
+    expected = reference_logits(reference, TOKENS).numpy()
+    assert_close(all_logits(runner, TOKENS, [7, 0, 23, 2]), expected)
+    execute(runner, run_of(TOKENS[:20], 0, [3, 4], ()))
+    there = execute(runner, run_of(TOKENS[20:22], 20, [3, 4]))
+    copied = run_of(TOKENS[20:22], 20, [3, 6])
+    assert execute(runner, copied, copies=[BlockCopy(4, 6)]) == there
+    runner.close()
+
+
+@needs_fused_cpu
 def test_loading_reports_progress(tiny_folder: Path) -> None:
     stages: list[str] = []
     CpuRunner.load(config(tiny_folder), lambda stage, share: stages.append(stage)).close()
@@ -310,7 +327,7 @@ def test_weights_that_are_not_numbers_are_refused_by_name(tmp_path: Path) -> Non
     [
         ({}, None),
         ({"attention_backend": "cpu", "kv_cache_dtype": "bfloat16"}, None),
-        ({"block_size": 64}, None),
+        ({"block_size": 64, "kv_cache_dtype": "int8"}, None),
         ({"dtype": "float32"}, "--dtype float32 was asked for"),
         ({"attention_backend": "reference"}, "--attention-backend reference was asked for"),
         ({"kv_cache_dtype": "float32"}, "--kv-cache-dtype float32 was asked for"),

@@ -80,6 +80,7 @@ def test_an_older_processor_falls_back(
     ("options", "refusal"),
     [
         ({"cpu_isa": "avx512"}, "--cpu-isa: 'avx512' is not allowed; auto or torch works here: "),
+        ({"kv_cache_dtype": "int8"}, "--kv-cache-dtype: 'int8' is not allowed; auto, float32 or bfloat16 works here: "),
         ({"quantization": "int8"}, "--quantization: 'int8' is not allowed; auto or none works here: "),
     ],
 )  # fmt: skip

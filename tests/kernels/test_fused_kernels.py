@@ -175,3 +175,75 @@ def test_a_value_lane_leaves_its_neighbour_alone() -> None:
     kernel_function("clear_value_lane", *[c_int64] * 2)(row.ctypes.data, 2)
     assert (row >> 16 == 0).all()
     assert (row & 0xFFFF != 0).any()
+
+
+def test_a_query_keeps_15_bits_of_every_pair() -> None:
+    pages, rotated = GuardedPages(), normal(64) * 3
+    largest = np.abs(rotated).max(keepdims=True)
+    words, factor = pages.copy(np.zeros(32, np.uint32)), pages.copy(np.zeros(1, np.float32))
+    guarded = pages.copy(rotated)
+    kernel_function("pack_query", *[c_int64] * 5)(
+        guarded.ctypes.data, 32, largest.ctypes.data, words.ctypes.data, factor.ctypes.data
+    )
+    pairs = words.view(np.int16).reshape(32, 2).T.reshape(-1) * factor
+    np.testing.assert_allclose(pairs, rotated, atol=float(largest[0]) / 32767 * 0.51)
+
+
+def bf16(bits: np.ndarray) -> np.ndarray:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-3, 300.0, 0.0])
+def test_a_key_of_8_bits_has_a_scale_of_its_own(size: float) -> None:
+    pages, rotated = GuardedPages(), normal(64) * np.float32(size)
+    largest = np.abs(rotated).max(keepdims=True)
+    words, scale = pages.copy(np.zeros(32, np.uint16)), pages.copy(np.zeros(1, np.uint16))
+    guarded = pages.copy(rotated)
+    kernel_function("pack_key", *[c_int64] * 5)(
+        guarded.ctypes.data, 32, largest.ctypes.data, words.ctypes.data, scale.ctypes.data
+    )
+    step = float(bf16(scale)[0])
+    assert step == pytest.approx(float(largest[0]) / 127, rel=2**-8)
+    pairs = words.view(np.int8).reshape(32, 2).T.reshape(-1) * step
+    np.testing.assert_allclose(pairs, rotated, atol=step * 0.51)
+
+
+@pytest.mark.parametrize("lane", [0, 1])
+def test_a_value_of_8_bits_leaves_its_neighbour_alone(lane: int) -> None:
+    pages, values = GuardedPages(), normal(48)
+    row = pages.copy(np.full((48, 2), 77, np.int8))
+    scale, guarded = pages.copy(np.zeros(1, np.uint16)), pages.copy(values)
+    kernel_function("pack_value", *[c_int64] * 5)(
+        guarded.ctypes.data, 3, row.ctypes.data, lane, scale.ctypes.data
+    )
+    step = float(bf16(scale)[0])
+    np.testing.assert_allclose(row[:, lane] * step, values, atol=step * 0.51)
+    assert (row[:, 1 - lane] == 77).all()
+
+
+def test_softmax_of_8_bits_weighs_by_the_scales_of_values() -> None:
+    """Tiles 2, 0 and 1 of a pool; scores and scales behind the last key are anything."""
+    pages = GuardedPages()
+    scores = np.full(48, np.nan, np.float32)
+    scores[:35] = normal(35) * 3
+    pool = np.full((3, 16), 0x7FC0, np.uint16)
+    scales = np.abs(normal(48, seed=2)) + np.float32(0.1)
+    bits = (scales.view(np.uint32) >> 16).astype(np.uint16)
+    bits[35:] = 0x7FC0
+    table = np.array([2, 0, 1], np.int32)
+    pool[table] = bits.reshape(3, 16)
+    weights = pages.copy(np.full(48, -1, np.int16))
+    state, factor = pages.copy(np.zeros(2, np.float32)), pages.copy(np.zeros(1, np.float32))
+    guarded, tiles, entries = pages.copy(scores), pages.copy(pool), pages.copy(table)
+    arrays = (tiles, entries, weights, state, factor)
+    pointers = [array.ctypes.data for array in arrays]
+    kernel_function("softmax_int8", *[c_int64] * 9)(
+        guarded.ctypes.data, 35, 3, pointers[0], 32, *pointers[1:]
+    )
+    powers = np.exp(scores[:35] - scores[:35].max())
+    expected = powers * bf16(bits[:35])
+    np.testing.assert_allclose(
+        weights[:35] * factor, expected, rtol=1e-5, atol=expected.max() / 32767 * 0.51
+    )
+    assert (weights[35:] == 0).all()
+    np.testing.assert_allclose(state, [scores[:35].max(), powers.sum()], rtol=1e-5)

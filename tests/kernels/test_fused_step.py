@@ -1,6 +1,7 @@
 """The whole fused step against plain numpy, over every kind of shape; and that a row never feels its neighbours."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -55,16 +56,17 @@ def cosine(x: np.ndarray, y: np.ndarray) -> float:
     return float((x * y).sum() / np.linalg.norm(x) / np.linalg.norm(y))
 
 
-@pytest.fixture(scope="module")
-def small_model() -> RandomModel:
-    return RandomModel(SMALL, seed=3)
+@pytest.fixture(scope="module", params=["bfloat16", "int8"])
+def small_model(request: pytest.FixtureRequest) -> RandomModel:
+    return RandomModel(replace(SMALL, int8_kv=request.param == "int8"), seed=3)
 
 
+@pytest.mark.parametrize("int8_kv", [False, True])
 @pytest.mark.parametrize("name", SHAPES)
-def test_prefill_and_decode_agree_with_numpy(name: str) -> None:
+def test_prefill_and_decode_agree_with_numpy(name: str, int8_kv: bool) -> None:
     shape, options = SHAPES[name]
     assert unsupported_reason(shape, 16) is None
-    model = RandomModel(shape, seed=0, **options)
+    model = RandomModel(replace(shape, int8_kv=int8_kv), seed=0, **options)
     fused, tokens = model.fused(), random_tokens(300)
     expected, blocks = model.dense.logits(tokens), shuffled_blocks(19)
     fused.run(step_input([Run(tokens[:150], 0, blocks, wants_logits=False)]))

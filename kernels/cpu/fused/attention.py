@@ -1,4 +1,4 @@
-"""Paged attention over bfloat16 keys and values for groups of query rows.
+"""Paged attention over bfloat16 (or 8-bit: attention_int8.py) keys and values for groups of query rows.
 
     KV pool = [layer][tile][KV head][keys: HEAD_DIM/2 pairs x 16 tokens x 2 | values: 8 token pairs x HEAD_DIM x 2]
     a tile holds 16 tokens; key pair i is (k[i], k[i + HEAD_DIM/2]), value word t, d is (v[2t][d], v[2t+1][d])
@@ -9,6 +9,7 @@ of a group are spread over threads, by the one that finishes last. Both do the s
 on its own keys only. FlashAttention's online softmax, arXiv:2205.14135; PagedAttention, arXiv:2309.06180.
 """
 
+from kernels.cpu.fused.attention_int8 import score_tile_int8, softmax_int8, weigh_tile_int8
 from kernels.cpu.fused.attention_kernels import (
     MAX_HEAD_DIM,
     MAX_TILE_ROWS,
@@ -42,7 +43,9 @@ from kernels.cpu.fused.layout import (
     GROUP_SLOTS,
     GROUPS,
     HEAD_DIM,
+    HEAD_TILE_BYTES,
     KV,
+    KV_IS_INT8,
     MAX_ROWS,
     NUM_HEADS,
     NUM_KV_HEADS,
@@ -50,6 +53,7 @@ from kernels.cpu.fused.layout import (
     NUMBERS,
     PARTIALS,
     QUERIES,
+    QUERY_FACTORS,
     RECORDS,
     ROW_POSITIONS,
     SCRATCH,
@@ -101,12 +105,11 @@ def _attend_chunk(h, layer, states, group, kv_head, chunk, is_split):
     head_dim, num_heads = h[HEAD_DIM], h[NUM_HEADS]
     per_kv, vectors = num_heads // h[NUM_KV_HEADS], head_dim // 16
     row, num_rows = load_i64(group + 8 * G_ROW), load_i64(group + 8 * G_NUM_ROWS)
-    state_bytes, head_bytes = (head_dim + STATE_PADDING) * 4, head_dim * TILE_TOKENS * 4
-    stride = head_bytes * h[NUM_KV_HEADS]
-    keys = h[KV] + layer * h[NUM_TILES] * stride + kv_head * head_bytes
-    values = keys + head_bytes // 2
+    state_bytes = (head_dim + STATE_PADDING) * 4
+    stride = h[HEAD_TILE_BYTES] * h[NUM_KV_HEADS]
+    keys = h[KV] + layer * h[NUM_TILES] * stride + kv_head * h[HEAD_TILE_BYTES]
     table = h[TILES] + (load_i64(group + 8 * G_TILES) + chunk * CHUNK_TILES) * 4
-    queries = h[QUERIES] + (kv_head * h[MAX_ROWS] + row) * per_kv * head_dim * 2
+    first_query = (kv_head * h[MAX_ROWS] + row) * per_kv
     scores = states + h[SCRATCH_BYTES] - SCRATCH_TAIL
     weights = scores + MAX_TILE_ROWS * SCORE_STRIDE
     out = weights + MAX_TILE_ROWS * WEIGHT_STRIDE
@@ -115,17 +118,12 @@ def _attend_chunk(h, layer, states, group, kv_head, chunk, is_split):
     done = _first_seeing(h, row, num_rows, start) * per_kv
     while done < total:
         size = min(MAX_TILE_ROWS, total - done)
-        last_row = row + (done + size - 1) // per_kv
-        seen = min(load_i32(h[ROW_POSITIONS] + 4 * last_row) + 1 - start, CHUNK_TOKENS)
-        tiles = (seen + TILE_TOKENS - 1) // TILE_TOKENS
-        q = queries + done * head_dim * 2
-        score_tile(size, q, keys, stride, table, tiles, head_dim // 2, scores)
-        for r in range(size):
-            position = load_i32(h[ROW_POSITIONS] + 4 * (row + (done + r) // per_kv))
-            valid = min(position + 1 - start, CHUNK_TOKENS)
-            p = weights + r * WEIGHT_STRIDE
-            softmax(scores + r * SCORE_STRIDE, valid, tiles, p, ends + 8 * r)
-        weigh_tile(size, weights, values, stride, table, tiles, head_dim, out, head_dim * 4)
+        if h[KV_IS_INT8]:
+            _attend_tile_int8(
+                h, row, done, size, first_query + done, keys, stride, table, start, scores
+            )
+        else:
+            _attend_tile(h, row, done, size, first_query + done, keys, stride, table, start, scores)
         for r in range(size):
             sums, state = out + r * head_dim * 4, states + (done + r) * state_bytes
             if is_split:
@@ -135,6 +133,50 @@ def _attend_chunk(h, layer, states, group, kv_head, chunk, is_split):
                 start_state(state, vectors)
             merge_state(state, sums, ends + 8 * r, vectors)
         done += size
+
+
+@routine
+def _num_seen(h, row, start):
+    """How many keys of the chunk a row sees."""
+    return min(load_i32(h[ROW_POSITIONS] + 4 * row) + 1 - start, CHUNK_TOKENS)
+
+
+@routine
+def _attend_tile(h, row, done, size, query, keys, stride, table, start, scores):
+    """Weighted values, largest score and sum of up to 6 rows of a group over a chunk, left behind `scores`."""
+    head_dim, per_kv = h[HEAD_DIM], h[NUM_HEADS] // h[NUM_KV_HEADS]
+    weights = scores + MAX_TILE_ROWS * SCORE_STRIDE
+    out = weights + MAX_TILE_ROWS * WEIGHT_STRIDE
+    ends, values = out + MAX_TILE_ROWS * MAX_HEAD_DIM * 4, keys + head_dim * TILE_TOKENS * 2
+    seen = _num_seen(h, row + (done + size - 1) // per_kv, start)
+    tiles = (seen + TILE_TOKENS - 1) // TILE_TOKENS
+    q = h[QUERIES] + query * head_dim * 2
+    score_tile(size, q, keys, stride, table, tiles, head_dim // 2, scores)
+    for r in range(size):
+        valid = _num_seen(h, row + (done + r) // per_kv, start)
+        softmax(scores + r * SCORE_STRIDE, valid, tiles, weights + r * WEIGHT_STRIDE, ends + 8 * r)
+    weigh_tile(size, weights, values, stride, table, tiles, head_dim, out, head_dim * 4)
+
+
+@routine
+def _attend_tile_int8(h, row, done, size, query, keys, stride, table, start, scores):
+    """The same over keys and values of 8 bits."""
+    head_dim, per_kv = h[HEAD_DIM], h[NUM_HEADS] // h[NUM_KV_HEADS]
+    weights = scores + MAX_TILE_ROWS * SCORE_STRIDE
+    out = weights + MAX_TILE_ROWS * WEIGHT_STRIDE
+    ends, values = out + MAX_TILE_ROWS * MAX_HEAD_DIM * 4, keys + head_dim * TILE_TOKENS
+    factors, scales = ends + MAX_TILE_ROWS * 8, keys + head_dim * TILE_TOKENS * 2 + TILE_TOKENS * 2
+    seen = _num_seen(h, row + (done + size - 1) // per_kv, start)
+    tiles = (seen + TILE_TOKENS - 1) // TILE_TOKENS
+    q, of_queries = h[QUERIES] + query * head_dim * 2, h[QUERY_FACTORS] + query * 4
+    score_tile_int8(size, q, of_queries, keys, stride, table, tiles, head_dim // 2, scores)
+    for r in range(size):
+        valid = _num_seen(h, row + (done + r) // per_kv, start)
+        s, p = scores + r * SCORE_STRIDE, weights + r * WEIGHT_STRIDE
+        softmax_int8(s, valid, tiles, scales, stride, table, p, ends + 8 * r, factors + 4 * r)
+    weigh_tile_int8(
+        size, weights, factors, values, stride, table, tiles, head_dim, out, head_dim * 4
+    )
 
 
 @routine

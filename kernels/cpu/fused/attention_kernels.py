@@ -37,14 +37,15 @@ MAX_TILE_ROWS = 6
 SCORE_STRIDE = CHUNK_TOKENS * 4
 WEIGHT_STRIDE = CHUNK_TOKENS * 2
 MAX_HEAD_DIM = 128
-SCRATCH_TAIL = MAX_TILE_ROWS * (SCORE_STRIDE + WEIGHT_STRIDE + MAX_HEAD_DIM * 4 + 8) + 16
+SCRATCH_TAIL = MAX_TILE_ROWS * (SCORE_STRIDE + WEIGHT_STRIDE + MAX_HEAD_DIM * 4 + 12) + 24
 """Bytes at the end of a thread's scratch memory that one tile of rows needs."""
 _PREFETCH_TILES = 2
 _UNROLL = 8
 _LOWEST = -1e30
 
 
-def _tile_address(b, kv, table, index, tile_stride):
+def tile_address(b, kv, table, index, tile_stride):
+    """Where the tile stands that entry `index` of a table names."""
     tile = b.zext(load(b, I32, element(b, table, index, 4)), I64)
     return b.add(kv, b.mul(tile, tile_stride))
 
@@ -56,8 +57,8 @@ def make_scores(rows: int):
         """out [rows][256] f32, 16 scores per tile; queries [rows][half_dim] words; prefetches tiles ahead."""
         row_bytes = b.mul(half_dim, i64(4))
         with counted_loop(b, num_tiles) as index:
-            tile = _tile_address(b, keys, table, index, tile_stride)
-            ahead = _tile_address(b, keys, table, b.add(index, i64(_PREFETCH_TILES)), tile_stride)
+            tile = tile_address(b, keys, table, index, tile_stride)
+            ahead = tile_address(b, keys, table, b.add(index, i64(_PREFETCH_TILES)), tile_stride)
             acc = [[Variable(b, filled(0.0)) for _ in range(2)] for _ in range(rows)]
             with counted_loop(b, b.sdiv(half_dim, i64(_UNROLL))) as step:
                 sums = [[chain.get() for chain in chains] for chains in acc]
@@ -86,8 +87,8 @@ def make_values(rows: int, num_vectors: int):
         """out [rows][num_vectors * 16] f32 = weights (bf16 [rows][256]) times the values of some tiles."""
         acc = [[Variable(b, filled(0.0)) for _ in range(num_vectors)] for _ in range(rows)]
         with counted_loop(b, num_tiles) as index:
-            tile = _tile_address(b, values, table, index, tile_stride)
-            ahead = _tile_address(b, values, table, b.add(index, i64(_PREFETCH_TILES)), tile_stride)
+            tile = tile_address(b, values, table, index, tile_stride)
+            ahead = tile_address(b, values, table, b.add(index, i64(_PREFETCH_TILES)), tile_stride)
             words = element(b, weights, index, TILE_TOKENS * 2)
             sums = [[variable.get() for variable in row] for row in acc]
             for pair in range(TILE_TOKENS // 2):
@@ -120,23 +121,25 @@ _values_1, _values_2, _values_3, _values_4, _values_5, _values_6 = (
 _values_tail = make_values(1, 1)
 
 
+def masked_score(b, scores, index, valid):
+    """Which lanes of vector `index` are of the first `valid` scores, and these; LOWEST in the others."""
+    lane = b.add(I32X16(list(range(LANES))), splat(b, b.trunc(b.mul(index, i64(16)), I32)))
+    is_valid = b.icmp_signed("<", lane, valid)
+    score = load(b, F32X16, element(b, scores, index, 64))
+    return is_valid, b.select(is_valid, score, filled(_LOWEST))
+
+
 @kernel
 def softmax(b, scores, num_valid, num_tiles, weights, state):
     """weights (bf16) = e^(score - m) of the first num_valid scores, 0 behind them; state = (m, sum of weights) f32."""
     largest, total = Variable(b, filled(_LOWEST)), Variable(b, filled(0.0))
     valid = splat(b, b.trunc(num_valid, I32))
 
-    def masked(index):
-        lane = b.add(I32X16(list(range(LANES))), splat(b, b.trunc(b.mul(index, i64(16)), I32)))
-        is_valid = b.icmp_signed("<", lane, valid)
-        score = load(b, F32X16, element(b, scores, index, 64))
-        return is_valid, b.select(is_valid, score, filled(_LOWEST))
-
     with counted_loop(b, num_tiles) as index:
-        largest.set(maximum(b, largest.get(), masked(index)[1]))
+        largest.set(maximum(b, largest.get(), masked_score(b, scores, index, valid)[1]))
     m = max_lanes(b, largest.get())
     with counted_loop(b, num_tiles) as index:
-        is_valid, score = masked(index)
+        is_valid, score = masked_score(b, scores, index, valid)
         power = exponential(b, b.fsub(score, splat(b, m)))
         weight = b.select(is_valid, power, filled(0.0))
         total.set(b.fadd(total.get(), weight))

@@ -35,6 +35,8 @@ HEADS_PER_UNIT = (
 )  # heads whose columns fill whole weight blocks: 1, or 2 when HEAD_DIM is an odd multiple of 16
 VOCAB_BLOCKS = _next()  # blocks of 32 columns of the head
 NUM_TILES = _next()  # 16-token tiles of the KV pool
+KV_IS_INT8 = _next()  # 0: attention.py's layout, 1: attention_int8.py's
+HEAD_TILE_BYTES = _next()  # a tile of one KV head
 TILES_PER_BLOCK = _next()  # tiles of a block of the engine
 EPSILON = _next()  # float32 bits
 SOFTMAX_SCALE = _next()  # float32 bits
@@ -74,11 +76,14 @@ RECORDS = _next()  # its group records
 ACT_NUMBERS = _next()  # i8 [rows][INTERMEDIATE] input of the down projection
 ACT_RECORDS = _next()
 QUERIES = _next()  # bf16 [NUM_KV_HEADS][MAX_ROWS][heads per KV head][HEAD_DIM], scaled, in pairs (i, i + HEAD_DIM / 2)
+QUERY_FACTORS = (
+    _next()
+)  # f32 [NUM_KV_HEADS][MAX_ROWS][heads per KV head], with KV_IS_INT8, where queries are int16
 MAX_ROWS = _next()
 ATTENDED = _next()  # f32 [rows][NUM_HEADS * HEAD_DIM]
 PARTIALS = _next()  # f32 [MAX_PARTIALS][NUM_HEADS][HEAD_DIM + STATE_PADDING]
 LOGITS = _next()  # f32 [outputs][VOCAB_BLOCKS * 32]
-KV = _next()  # bf16, see attention.py
+KV = _next()  # see attention.py
 ROW_RECORDS = _next()  # records of DRAWS and RANKS, see sampling.py
 ROW_LOGITS = _next()  # f32 [.][ROW_COLUMNS], rows that records speak of
 ROW_STRIDE = _next()  # bytes from row to row

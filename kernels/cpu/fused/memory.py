@@ -8,6 +8,7 @@ from kernels.cpu.fused.ir_tools import (
     F32,
     F64,
     I8,
+    I16,
     I32,
     I64,
     call,
@@ -22,6 +23,12 @@ from kernels.cpu.fused.ir_tools import (
 def load_u8(b, address):
     """A byte, 0 to 255."""
     return b.zext(load(b, I8, address), I64)
+
+
+@function(types.int64)
+def load_i16(b, address):
+    """A signed 16-bit number."""
+    return b.sext(load(b, I16, address), I64)
 
 
 @function(types.int64)
@@ -58,6 +65,12 @@ def load_f64(b, address):
 def pointer(b, address):
     """An address as the pointer that numba.carray takes."""
     return b.inttoptr(address, I8.as_pointer())
+
+
+@instruction
+def store_i16(b, address, value):
+    """Stores the low 16 bits of a number."""
+    store(b, b.trunc(value, I16), address)
 
 
 @instruction

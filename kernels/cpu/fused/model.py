@@ -30,12 +30,16 @@ from kernels.cpu.fused.threads import LINE_BYTES
 MIN_PARTIALS = 512
 SPINS = 2000
 MIN_HEAD_DIM = 16
+SCALE_BYTES = 2
 _SEMAPHORE_BYTES = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class FusedShape:
-    """Sizes of a model; `softmax_scale` multiplies the scores, `epsilon` is that of every norm."""
+    """Sizes of a model; `softmax_scale` multiplies the scores, `epsilon` is that of every norm.
+
+    With `int8_kv` keys and values are kept in 8 bits, else in bfloat16.
+    """
 
     num_layers: int
     hidden_size: int
@@ -46,6 +50,13 @@ class FusedShape:
     vocab_size: int
     epsilon: float
     softmax_scale: float
+    int8_kv: bool = False
+
+    @property
+    def kv_token_bytes(self) -> int:
+        """KV memory of one token over all layers."""
+        per_head = 2 * self.head_dim + 2 * SCALE_BYTES if self.int8_kv else 4 * self.head_dim
+        return self.num_layers * self.num_kv_heads * per_head
 
     @property
     def heads_per_unit(self) -> int:
@@ -237,6 +248,9 @@ class FusedModel:
         h[at.HEADS_PER_UNIT], h[at.VOCAB_BLOCKS] = shape.heads_per_unit, shape.vocab_blocks
         h[at.EPSILON], h[at.SOFTMAX_SCALE] = _bits(shape.epsilon), _bits(shape.softmax_scale)
         h[at.TILES_PER_BLOCK] = block_size // at.TILE_TOKENS
+        h[at.KV_IS_INT8] = int(shape.int8_kv)
+        per_layer = shape.num_layers * shape.num_kv_heads
+        h[at.HEAD_TILE_BYTES] = shape.kv_token_bytes * at.TILE_TOKENS // per_layer
         h[at.NUM_TILES] = num_blocks * h[at.TILES_PER_BLOCK]
         h[at.NUM_THREADS], h[at.SPINS] = num_threads, SPINS
         h[at.MAX_ROWS], h[at.MAX_PARTIALS] = self.max_rows, self._max_partials
@@ -271,6 +285,7 @@ class FusedModel:
             at.ACT_NUMBERS: rows * shape.intermediate_size,
             at.ACT_RECORDS: rows * (shape.intermediate_size // GROUP) * RECORD_BYTES,
             at.QUERIES: rows * attended * 2,
+            at.QUERY_FACTORS: rows * shape.num_heads * 4,
             at.ATTENDED: rows * attended * 4,
             at.PARTIALS: self._max_partials * shape.num_heads * state_bytes,
             at.SCRATCH: int(self._header[at.NUM_THREADS]) * self._scratch_bytes(state_bytes),
@@ -306,11 +321,10 @@ class FusedModel:
         return -(-max(states, panel) // ALIGNMENT) * ALIGNMENT + SCRATCH_TAIL
 
     def _allocate_kv(self, num_blocks: int, tiles_per_block: int) -> np.ndarray:
-        """The pool as [layers, blocks, bfloat16 bits of a block]."""
-        shape = self.shape
-        tile = shape.num_kv_heads * shape.head_dim * at.TILE_TOKENS * 4
-        size = shape.num_layers * num_blocks * tiles_per_block * tile
-        return self._keep(at.KV, size).view(np.uint16).reshape(shape.num_layers, num_blocks, -1)
+        """The pool as [layers, blocks, 16-bit words of a block]."""
+        size = self.shape.kv_token_bytes * at.TILE_TOKENS * tiles_per_block * num_blocks
+        pool = self._keep(at.KV, size).view(np.uint16)
+        return pool.reshape(self.shape.num_layers, num_blocks, -1)
 
     def _reserve_tiles(self, block_tables: np.ndarray) -> None:
         needed = (len(block_tables) * int(self._header[at.TILES_PER_BLOCK]) + at.TABLE_PADDING) * 4

@@ -20,11 +20,13 @@ from kernels.cpu.fused.layout import (
     FINAL_NORM,
     HEAD,
     HEAD_DIM,
+    HEAD_TILE_BYTES,
     HEADS_PER_UNIT,
     HIDDEN,
     INTERMEDIATE,
     JOB,
     KV,
+    KV_IS_INT8,
     L_DOWN,
     L_GATE_UP,
     L_INPUT_NORM,
@@ -49,6 +51,7 @@ from kernels.cpu.fused.layout import (
     NUMBERS,
     OUTPUT_ROWS,
     QUERIES,
+    QUERY_FACTORS,
     RECORDS,
     ROW_CLEARS,
     ROW_POSITIONS,
@@ -90,6 +93,13 @@ from kernels.cpu.fused.rotary import (
     rotate_to_pairs,
     store_key,
     store_value,
+)
+from kernels.cpu.fused.rotary_int8 import (
+    pack_key,
+    pack_query,
+    pack_value,
+    rotate_head,
+    store_key_int8,
 )
 from kernels.cpu.fused.row_jobs import run_records
 from kernels.cpu.fused.threads import CLOSED, close_phases, open_phases, phase
@@ -210,7 +220,7 @@ def _finish_unit(h, layer, thread, unit, row, values):
         if unit < q_units:
             head = unit * h[HEADS_PER_UNIT] + i
             if head < h[NUM_HEADS]:
-                _store_query(h, layer, row, head, head_values)
+                _store_query(h, layer, thread, row, head, head_values)
         elif unit < q_units + kv_units:
             head = (unit - q_units) * h[HEADS_PER_UNIT] + i
             if head < h[NUM_KV_HEADS]:
@@ -218,10 +228,7 @@ def _finish_unit(h, layer, thread, unit, row, values):
         else:
             head = (unit - q_units - kv_units) * h[HEADS_PER_UNIT] + i
             if head < h[NUM_KV_HEADS]:
-                tile, slot = _kv_tile(h, layer, row, head), load_i32(h[ROW_SLOTS] + 4 * row)
-                clears = load_i32(h[ROW_CLEARS] + 4 * row)
-                tile += h[HEAD_DIM] * TILE_TOKENS * 2
-                store_value(head_values, h[HEAD_DIM], tile, slot % TILE_TOKENS, clears)
+                _store_value(h, layer, row, head, head_values)
 
 
 @routine
@@ -232,27 +239,64 @@ def _rotate(h, row, values, scale, pairs):
 
 
 @routine
+def _rotate_in_float32(h, thread, row, values, scale):
+    """Address of the rotated head [HEAD_DIM], its largest magnitude behind it, and room for its 8-bit pairs behind that."""
+    half = h[HEAD_DIM] // 2
+    angle = load_i32(h[ROW_POSITIONS] + 4 * row) * half * 4
+    rotated = h[SCRATCH] + (thread + 1) * h[SCRATCH_BYTES] - SCRATCH_TAIL
+    largest = rotated + h[HEAD_DIM] * 4
+    rotate_head(values, h[COSINES] + angle, h[SINES] + angle, half, scale, rotated, largest)
+    return rotated
+
+
+@routine
 def _norm_head_if_any(h, weight, values):
     if weight:
         norm_head(values, weight, h[HEAD_DIM] // 16, float_from_bits(h[EPSILON]))
 
 
 @routine
-def _store_query(h, layer, row, head, values):
+def _store_query(h, layer, thread, row, head, values):
     per_kv = h[NUM_HEADS] // h[NUM_KV_HEADS]
     _norm_head_if_any(h, _layer(h, layer, L_Q_NORM), values)
     index = (head // per_kv * h[MAX_ROWS] + row) * per_kv + head % per_kv
-    pairs = h[QUERIES] + index * h[HEAD_DIM] * 2
-    _rotate(h, row, values, float_from_bits(h[SOFTMAX_SCALE]), pairs)
+    pairs, scale = h[QUERIES] + index * h[HEAD_DIM] * 2, float_from_bits(h[SOFTMAX_SCALE])
+    if h[KV_IS_INT8]:
+        rotated = _rotate_in_float32(h, thread, row, values, scale)
+        largest = rotated + h[HEAD_DIM] * 4
+        pack_query(rotated, h[HEAD_DIM] // 2, largest, pairs, h[QUERY_FACTORS] + index * 4)
+    else:
+        _rotate(h, row, values, scale, pairs)
 
 
 @routine
 def _store_key(h, layer, thread, row, head, values):
     _norm_head_if_any(h, _layer(h, layer, L_K_NORM), values)
-    pairs = h[SCRATCH] + (thread + 1) * h[SCRATCH_BYTES] - SCRATCH_TAIL
-    _rotate(h, row, values, numba.float32(1.0), pairs)
-    slot = load_i32(h[ROW_SLOTS] + 4 * row)
-    store_key(pairs, h[HEAD_DIM] // 2, _kv_tile(h, layer, row, head), slot % TILE_TOKENS)
+    slot = load_i32(h[ROW_SLOTS] + 4 * row) % TILE_TOKENS
+    tile, half = _kv_tile(h, layer, row, head), h[HEAD_DIM] // 2
+    if h[KV_IS_INT8]:
+        rotated = _rotate_in_float32(h, thread, row, values, numba.float32(1.0))
+        largest, scales = rotated + h[HEAD_DIM] * 4, tile + h[HEAD_DIM] * TILE_TOKENS * 2
+        pairs = largest + 4
+        pack_key(rotated, half, largest, pairs, scales + 2 * slot)
+        store_key_int8(pairs, half, tile, slot)
+    else:
+        pairs = h[SCRATCH] + (thread + 1) * h[SCRATCH_BYTES] - SCRATCH_TAIL
+        _rotate(h, row, values, numba.float32(1.0), pairs)
+        store_key(pairs, half, tile, slot)
+
+
+@routine
+def _store_value(h, layer, row, head, values):
+    slot, head_dim = load_i32(h[ROW_SLOTS] + 4 * row) % TILE_TOKENS, h[HEAD_DIM]
+    tile = _kv_tile(h, layer, row, head)
+    if h[KV_IS_INT8]:
+        target = tile + head_dim * TILE_TOKENS + slot // 2 * head_dim * 2
+        scales = tile + head_dim * TILE_TOKENS * 2 + TILE_TOKENS * 2
+        pack_value(values, head_dim // 16, target, slot % 2, scales + 2 * slot)
+    else:
+        clears = load_i32(h[ROW_CLEARS] + 4 * row)
+        store_value(values, head_dim, tile + head_dim * TILE_TOKENS * 2, slot, clears)
 
 
 @routine
@@ -260,7 +304,7 @@ def _kv_tile(h, layer, row, head):
     """Address of the keys of a row's tile for one KV head; the values follow them."""
     tile = load_i32(h[ROW_SLOTS] + 4 * row) // TILE_TOKENS
     index = (layer * h[NUM_TILES] + tile) * h[NUM_KV_HEADS] + head
-    return h[KV] + index * h[HEAD_DIM] * TILE_TOKENS * 4
+    return h[KV] + index * h[HEAD_TILE_BYTES]
 
 
 @routine
