@@ -1,5 +1,6 @@
 """The whole fused step against plain numpy, over every kind of shape; and that a row never feels its neighbours."""
 
+import hashlib
 import threading
 from dataclasses import replace
 
@@ -9,11 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernels.cpu.fused.model import FusedModel, FusedShape, unsupported_reason
+from kernels.cpu.fused.sampling import DRAW, RANK
 from tests.kernels.fused_reference import RandomModel, Run, needs_fused_cpu, step_input
 
 pytestmark = needs_fused_cpu
 VOCAB = 100
-WATCHDOG_SECONDS = 60
+WATCHDOG_SECONDS, NUM_JOBS = 150, 10_000
 
 
 def make_shape(
@@ -169,34 +171,48 @@ def test_many_decodes_in_one_step(small_model: RandomModel) -> None:
     model.close()
 
 
-def test_threads_survive_thousands_of_steps_beside_busy_ones(small_model: RandomModel) -> None:
-    """More workers than processors, and Python threads that hold them up; a watchdog bounds the time."""
+def test_threads_survive_thousands_of_jobs_beside_busy_ones(small_model: RandomModel) -> None:
+    """Steps, draws and ranks of random size; more workers than processors, and threads that hold them up."""
     model, finished = small_model.fused(num_threads=6), threading.Event()
     tokens, blocks = random_tokens(48), shuffled_blocks(3)
     rng = np.random.default_rng(0)
-    expected = {n: alone(model, tokens[:n], blocks) for n in (1, 17, 48)}
-    failures = []
+    step = step_input([Run(tokens, 0, blocks)])
+    expected = model.run(replace(step, output_rows=np.arange(48, dtype=np.int32))).copy()
+    draws, ranks = np.zeros(48, DRAW), np.zeros(48, RANK)
+    draws["row"] = ranks["row"] = np.arange(48)
+    draws["uniform"], draws["top_p"], draws["inverse_temperature"] = rng.random(48), 0.9, 1
+    draws["floor"] = -np.inf
+    drawn = ranks["token"] = model.draw(expected, draws).copy()
+    model.rank(expected, ranks)
+    ranked, failures = ranks["rank"].copy(), []
 
     def keep_busy() -> None:
         while not finished.is_set():
-            sum(range(1000))
+            hashlib.pbkdf2_hmac("sha256", b"busy", b"without the GIL", 20_000)
 
-    def run_steps() -> None:
-        for _ in range(2000):
-            length = int(rng.choice([1, 17, 48]))
-            (logits,) = model.run(step_input([Run(tokens[:length], 0, blocks)]))
-            if logits.tobytes() != expected[length]:
-                failures.append(length)
+    def run_jobs() -> None:
+        for kind, length in rng.integers((0, 1), (3, 49), (NUM_JOBS, 2)):
+            draws["token"] = ranks["rank"] = -7
+            if kind == 0:
+                (logits,) = model.run(step_input([Run(tokens[:length], 0, blocks)]))
+                is_right = np.array_equal(logits, expected[length - 1])
+            elif kind == 1:
+                is_right = np.array_equal(model.draw(expected, draws[:length]), drawn[:length])
+            else:
+                model.rank(expected, ranks[:length])
+                is_right = np.array_equal(ranks["rank"][:length], ranked[:length])
+            if not is_right:
+                failures.append((kind, length))
 
     busy = [threading.Thread(target=keep_busy) for _ in range(2)]
-    runner = threading.Thread(target=run_steps, daemon=True)
+    runner = threading.Thread(target=run_jobs, daemon=True)
     for thread in (*busy, runner):
         thread.start()
     runner.join(WATCHDOG_SECONDS)
     finished.set()
     for thread in busy:
         thread.join()
-    assert not runner.is_alive(), "the step hangs"
+    assert not runner.is_alive(), "a job hangs"
     assert failures == []
     model.close()
 

@@ -3,7 +3,6 @@
 from kernels.cpu.fused.ir_tools import routine
 from kernels.cpu.fused.layout import (
     DRAWS,
-    GENERATION,
     JOB,
     NUM_RECORDS,
     ROW_COLUMNS,
@@ -13,7 +12,7 @@ from kernels.cpu.fused.layout import (
     SAMPLING_BYTES,
     SAMPLING_SCRATCH,
 )
-from kernels.cpu.fused.memory import atomic_load, load_i64
+from kernels.cpu.fused.memory import load_i64
 from kernels.cpu.fused.sampling import DRAW_BYTES, RANK_BYTES, draw_token, rank_token
 from kernels.cpu.fused.threads import phase
 
@@ -39,9 +38,9 @@ def _rank_rows(h, layer, thread, begin, end):
 
 
 @routine
-def run_records(h, thread):
-    """Takes part in a job of rows instead of a step: one phase, a record an item."""
-    g, count = atomic_load(h[GENERATION]), h[NUM_RECORDS]
+def run_records(h, thread, g):
+    """Takes part in generation `g`, a job of rows instead of a step: one phase, a record an item."""
+    count = h[NUM_RECORDS]
     if h[JOB] == DRAWS:
         _draw_rows(h, 0, thread, g, 0, count, 1)
     else:

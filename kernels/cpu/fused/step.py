@@ -381,9 +381,8 @@ _attend = phase(attend)
 
 
 @routine
-def _run_phases(h, thread):
-    """Takes part in the step that runs now until it is over; phases count up in the order of the module docstring."""
-    g = atomic_load(h[GENERATION_SLOT])
+def _run_phases(h, thread, g):
+    """Takes part in step `g` until it is over; phases count up in the order of the module docstring."""
     rows, outputs, hidden = h[NUM_ROWS], h[NUM_OUTPUTS], h[HIDDEN]
     row_item = MAX_ROW_ITEM if rows >= 8 * MAX_ROW_ITEM else 1
     qkv_items = _qkv_units(h) * _num_panels(rows, hidden)
@@ -441,10 +440,12 @@ def run(h, thread):
                 pass
             if h[STOP] != 0:
                 return
+        # The job is read after the generation: if it is another one's, no phase has that generation's tag any more.
+        g = atomic_load(h[GENERATION_SLOT])
         if h[JOB] == STEP:
-            _run_phases(h, thread)
+            _run_phases(h, thread, g)
         else:
-            run_records(h, thread)
+            run_records(h, thread, g)
         if thread == 0:
             close_phases(h, num_phases)
             return
