@@ -1,7 +1,5 @@
 """Every kernel of the fused step by itself, called by address, against numpy; memory ends at pages that cannot be read."""
 
-import ctypes
-import mmap
 from ctypes import c_float, c_int64
 
 import numpy as np
@@ -10,27 +8,9 @@ import pytest
 from kernels.cpu.fused import packing
 from kernels.cpu.fused.quantize import RECORD_BYTES
 from tests.kernels.fused_reference import aligned, kernel_function, needs_fused_cpu, quantize_4
+from tests.kernels.guarded_pages import GuardedPages
 
 pytestmark = needs_fused_cpu
-LIBC = ctypes.CDLL(None)
-PROT_NONE = 0
-
-
-class GuardedPages:
-    """Arrays that end where the readable memory ends: one byte too far is a crash."""
-
-    def __init__(self) -> None:
-        self._maps: list[mmap.mmap] = []
-
-    def copy(self, values: np.ndarray) -> np.ndarray:
-        size = -(-values.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-        memory = mmap.mmap(-1, size + mmap.PAGESIZE)
-        self._maps.append(memory)
-        pages = np.frombuffer(memory, np.uint8)
-        LIBC.mprotect(ctypes.c_void_p(pages.ctypes.data + size), mmap.PAGESIZE, PROT_NONE)
-        guarded = pages[size - values.nbytes : size].view(values.dtype).reshape(values.shape)
-        guarded[:] = values
-        return guarded
 
 
 def normal(*size: int, seed: int = 0) -> np.ndarray:
