@@ -3,8 +3,9 @@
     python -m benchmarks.bench_accuracy [--model PATH]
 
 1,000 teacher-forced positions: 250 tokens each of four files of this project (prose, code, a licence, tables). Beside the fused
-runner stand transformers in bfloat16, and transformers in float32 with the inputs of all linear layers rounded to 8 bits in
-groups of 32, as llama.cpp rounds them. All read the same GGUF file. Takes a few minutes. The last line is JSON.
+runner with bfloat16 and with 8-bit keys and values stand transformers in bfloat16, and transformers in float32 with the inputs of
+all linear layers rounded to 8 bits in groups of 32, as llama.cpp rounds them. All read the same GGUF file. Takes a few
+minutes. The last line is JSON.
 """
 
 import argparse
@@ -139,6 +140,8 @@ def measure(path: Path) -> dict[str, dict[str, float]]:
 
     with fused(path) as logits:
         report("fused", logits)
+    with fused(path, kv_cache_dtype="int8") as logits:
+        report("fused, --kv-cache-dtype int8", logits)
     with inputs_rounded(model):
         report("float32, inputs rounded to 8 bits", logits_of(model))
     report("transformers, bfloat16", logits_of(model.bfloat16()))
