@@ -29,10 +29,10 @@ _SIGNATURE = types.void(types.int64[::1], types.int64)
 
 @cache
 def compiled_step() -> Callable[..., None]:
-    """`step.run`, compiled; takes up to 20 seconds on a machine's first start and is logged. Once per process."""
+    """`step.run`, compiled; takes some 20 seconds on a machine's first start and is logged. Once per process."""
     started = time.perf_counter()
     if not is_compiled():
-        _logger.info("compiling the CPU kernels for this machine, once (about 10 seconds)")
+        _logger.info("compiling the CPU kernels for this machine, once (about 20 seconds)")
     kernels()  # must be known by name before code that calls them is linked
     function = _compile(_usable_folder())
     _logger.info("CPU kernels ready in %.1f s (%s)", time.perf_counter() - started, cache_folder())
