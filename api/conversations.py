@@ -39,6 +39,12 @@ async def show_tree(store: Store, conversation_id: str) -> dict[str, Any]:
     return to_wire(await store.tree(conversation_id))
 
 
+@router.get("/{conversation_id}/outline")
+async def show_outline(store: Store, conversation_id: str) -> dict[str, Any]:
+    """The whole tree with the beginnings of its messages."""
+    return to_wire(await store.outline(conversation_id))
+
+
 @router.patch("/{conversation_id}")
 async def update(store: Store, conversation_id: str, request: Request) -> dict[str, Any]:
     """Change any of title, pinned, system_prompt, sampling."""

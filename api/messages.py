@@ -17,6 +17,12 @@ async def show_tokens(message_id: str, request: Request) -> dict[str, list[int]]
     return {"ends": tokens.whole_ends()}
 
 
+@router.get("/{message_id}/residency")
+async def show_residency(message_id: str, request: Request) -> dict[str, Any]:
+    """What going on from here finds in the KV pool, and what it would have to compute."""
+    return to_wire(await context_of(request).chat.residency(message_id))
+
+
 @router.delete("/{message_id}")
 async def delete_branch(message_id: str, request: Request) -> dict[str, Any]:
     """Hide a message and all that follows from it."""

@@ -1,11 +1,10 @@
 """The engine as this room and app.py use it; `engine.async_engine.AsyncEngine` says what each member means."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from chat.ports import Engine as ChatEngine
 from chat.ports import Stream
-from engine.chat_template import DEFAULT_OPTIONS, TemplateOptions
 from engine.stats import (
     BlockCells,
     BlockDetail,
@@ -48,10 +47,6 @@ class Engine(ChatEngine, Protocol):
 
     @property
     def knows_tools(self) -> bool: ...
-
-    async def render_chat(
-        self, messages: Sequence[Mapping[str, Any]], options: TemplateOptions = DEFAULT_OPTIONS
-    ) -> list[int]: ...
 
     async def encode(self, text: str) -> list[int]: ...
 

@@ -19,6 +19,8 @@ from chat.events import (
     FoundConversation,
     FoundList,
     Message,
+    Outline,
+    OutlineNode,
 )
 from chat.hub import GenerationHub
 from chat.importing import read_conversations
@@ -29,7 +31,7 @@ from chat.turns import MAX_TITLE_LENGTH, check_text
 from engine.errors import RequestError
 from storage.conversations import ConversationStore
 from storage.errors import MissingRowError
-from storage.records import ChangedBranch, ConversationRecord, Hit, MessageRecord
+from storage.records import ChangedBranch, ConversationRecord, Hit, MessageRecord, OutlineRow
 from storage.search import words_of
 from storage.tree import MessageTree
 
@@ -38,6 +40,7 @@ Loaded = TypeVar("Loaded")
 PAGE_SIZE = 100
 MAX_PAGE_SIZE = 500
 MAX_QUERY_LENGTH = 500
+OUTLINE_LENGTH = 160
 
 
 @contextmanager
@@ -89,6 +92,12 @@ class Conversations:
         return ConversationTree(
             self._detail(record), tuple(_message(message, tree) for message in messages)
         )
+
+    async def outline(self, conversation_id: str) -> Outline:
+        """The tree with the beginnings of its messages."""
+        with found("conversation_id"):
+            record, rows = await self._store.outline(conversation_id, OUTLINE_LENGTH)
+        return Outline(conversation_id, record.head_id, tuple(map(_outline_node, rows)))
 
     async def view(self, conversation_id: str) -> ConversationView:
         """The path to the head, and the open candidates."""
@@ -251,6 +260,10 @@ class Conversations:
             record.head_id,
             record.open_generation_id,
         )
+
+
+def _outline_node(row: OutlineRow) -> OutlineNode:
+    return OutlineNode(row.id, row.parent_id, row.role, row.status, " ".join(row.beginning.split()))
 
 
 @contextmanager

@@ -179,6 +179,40 @@ class ConversationTree:
 
 
 @dataclass(frozen=True, slots=True)
+class OutlineNode:
+    """A message in an outline: how it begins, in one line."""
+
+    id: str
+    parent_id: str | None
+    role: str
+    status: str
+    beginning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A conversation's whole tree, oldest message first, and the leaf on show."""
+
+    conversation_id: str
+    head_id: str | None
+    nodes: tuple[OutlineNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """What going on from a message, or from the leaf last viewed below it, finds in the KV pool.
+
+    `cached_tokens` of the `prompt_tokens` so far need not be computed again; `instant` when less than two blocks are missing.
+    """
+
+    message_id: str
+    leaf_id: str
+    prompt_tokens: int
+    cached_tokens: int
+    instant: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ConversationList:
     """Some of the list, pinned ones first, then newest first; `next` is where the rest begins, None when there is none."""
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from engine.chat_template import DEFAULT_OPTIONS, TemplateOptions
 from engine.detokenizer import TokenText
 from engine.outputs import EngineEvent
 from engine.sampling_params import SamplingParams
@@ -37,7 +38,9 @@ class Engine(Protocol):
 
     async def decode(self, token_ids: Sequence[int]) -> str: ...
 
-    async def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]: ...
+    async def render_chat(
+        self, messages: Sequence[Mapping[str, Any]], options: TemplateOptions = DEFAULT_OPTIONS
+    ) -> list[int]: ...
 
     async def encode_answer(self, text: str) -> list[int]: ...
 
@@ -46,6 +49,8 @@ class Engine(Protocol):
     async def prepare(self, params: SamplingParams) -> None: ...
 
     def check_request(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None: ...
+
+    async def count_resident(self, token_ids: Sequence[int]) -> int: ...
 
     def keep_place(self) -> Callable[[], None]: ...
 

@@ -14,13 +14,21 @@ from chat.answers import Answers
 from chat.bulletin import Bulletin
 from chat.conversations import Conversations, found
 from chat.errors import NotFoundError
-from chat.events import ConversationEvent, ListEvent, Selected, Started, StartedCandidate
+from chat.events import (
+    ConversationEvent,
+    ListEvent,
+    Residency,
+    Selected,
+    Started,
+    StartedCandidate,
+)
 from chat.generation import Generation, Subscription
 from chat.history import Change, HistoryReader
 from chat.hub import GenerationHub
 from chat.owners import Owner, RequestOwners
 from chat.ports import Clock, Engine, Stream, SystemClock
 from chat.prompts import Prompts
+from chat.residency import find_residency
 from chat.sampler import EngineSampler
 from chat.tasks import Tasks
 from chat.template_default import default_system_prompt
@@ -166,6 +174,11 @@ class ChatService:
     async def default_system_prompt(self) -> str | None:
         """What the model's template says when a conversation has no system prompt."""
         return await default_system_prompt(self._engine)
+
+    async def residency(self, message_id: str) -> Residency:
+        """What going on from a message, or the leaf last viewed below it, finds in the KV pool; asking changes nothing."""
+        with found("message_id"):
+            return await find_residency(self._engine, self._store, message_id)
 
     async def select(self, message_id: str) -> Selected:
         """Move the head to the leaf last viewed below a message; open candidates are closed by it."""

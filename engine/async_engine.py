@@ -178,6 +178,10 @@ class AsyncEngine:
         """End a request, whoever reads its stream. Too late is not an error."""
         self._worker.abort(request_id, None)
 
+    async def count_resident(self, token_ids: Sequence[int]) -> int:
+        """How many of the first tokens need not be computed again, as of between two steps; asking changes nothing."""
+        return await self._ask(lambda core: core.count_resident(list(token_ids)))
+
     # --- text ------------------------------------------------------------------------------------
 
     @property

@@ -94,6 +94,10 @@ class EngineCore:
         """Every block, in order of id."""
         return self._scheduler.block_map()
 
+    def count_resident(self, token_ids: list[int]) -> int:
+        """How many of the first tokens need not be computed again."""
+        return self._scheduler.count_resident(token_ids)
+
     def _checked(self, outputs: list[StepOutput]) -> list[StepOutput]:
         if outputs and not self.has_work:
             self._scheduler.check_integrity()

@@ -36,6 +36,7 @@ from engine.reports import (
     describe_cells,
     describe_request,
 )
+from engine.residency import count_resident
 from engine.roster import Roster
 from engine.sequence import Request, Sequence, SequenceStatus
 from engine.stats import (
@@ -406,6 +407,10 @@ class Scheduler:
     def block_map(self) -> tuple[BlockInfo, ...]:
         """Every block, in order of id."""
         return describe_blocks(self.kv.pool, self._roster.running)
+
+    def count_resident(self, token_ids: list[int]) -> int:
+        """How many of the first tokens need not be computed again; see engine/residency.py."""
+        return count_resident(self.kv.pool, self.config, token_ids)
 
     def check_integrity(self) -> None:
         """Assert all invariants of memory and queues. O(num_blocks + all tokens)."""

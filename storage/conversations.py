@@ -29,11 +29,12 @@ from storage.records import (
     ImportedConversation,
     MessageRecord,
     NewTurn,
+    OutlineRow,
     StoredTurn,
 )
 from storage.search import search_page
 from storage.tree import MessageTree
-from storage.turns import add_turn, load_tree, move_head
+from storage.turns import add_turn, load_outline, load_tree, move_head
 
 _MESSAGE_COLUMNS = [getattr(Message, field.name) for field in fields(MessageRecord)]
 
@@ -105,6 +106,19 @@ class ConversationStore:
 
         return await self._database.read(work)
 
+    async def outline(
+        self, conversation_id: str, length: int
+    ) -> tuple[ConversationRecord, tuple[OutlineRow, ...]]:
+        """A conversation and the beginnings of all its messages, oldest first."""
+
+        async def work(
+            session: AsyncSession,
+        ) -> tuple[ConversationRecord, tuple[OutlineRow, ...]]:
+            conversation = await _visible(session, conversation_id)
+            return record_of(conversation), await load_outline(session, conversation_id, length)
+
+        return await self._database.read(work)
+
     async def message(self, message_id: str) -> MessageRecord:
         """One message of a conversation that is not deleted."""
 
@@ -130,6 +144,18 @@ class ConversationStore:
             ids = (await load_tree(session, message.conversation_id)).path(message_id)
             found = await _by_id(session, ids)
             return tuple(found[i] for i in ids)
+
+        return await self._database.read(work)
+
+    async def branch(self, message_id: str) -> tuple[str | None, tuple[MessageRecord, ...]]:
+        """The conversation's system prompt, and the path to the leaf last viewed at or below a message."""
+
+        async def work(session: AsyncSession) -> tuple[str | None, tuple[MessageRecord, ...]]:
+            _, conversation = await _visible_message(session, message_id)
+            tree = await load_tree(session, conversation.id)
+            ids = tree.path(tree.viewed_leaf(message_id))
+            found = await _by_id(session, ids)
+            return conversation.system_prompt, tuple(found[i] for i in ids)
 
         return await self._database.read(work)
 

@@ -79,6 +79,17 @@ class MessageRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class OutlineRow:
+    """A message and how it begins."""
+
+    id: str
+    parent_id: str | None
+    role: str
+    status: str
+    beginning: str
+
+
+@dataclass(frozen=True, slots=True)
 class AnswerText:
     """What an answer says, and the tokens that the model drew for it, EOS excepted.
 

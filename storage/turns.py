@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from storage.errors import MissingRowError
 from storage.ids import new_id
 from storage.models import Conversation, Message
-from storage.records import NewTurn, StoredTurn, TreeNode
+from storage.records import NewTurn, OutlineRow, StoredTurn, TreeNode
 from storage.tree import MessageTree
 
 _TICK = timedelta(microseconds=1)
@@ -65,6 +65,17 @@ async def load_tree(session: AsyncSession, conversation_id: str) -> MessageTree:
     query = query.where(Message.hidden_by.is_(None))
     rows = await session.execute(query.order_by(Message.created_at))
     return MessageTree(TreeNode(*row) for row in rows)
+
+
+async def load_outline(
+    session: AsyncSession, conversation_id: str, length: int
+) -> tuple[OutlineRow, ...]:
+    """The first `length` characters of the messages that are to be seen, in their order."""
+    beginning = func.substr(Message.content, 1, length)
+    query = select(Message.id, Message.parent_id, Message.role, Message.status, beginning)
+    query = query.where(Message.conversation_id == conversation_id, Message.hidden_by.is_(None))
+    rows = await session.execute(query.order_by(Message.created_at))
+    return tuple(OutlineRow(*row) for row in rows)
 
 
 async def next_time(session: AsyncSession, conversation_id: str) -> datetime:

@@ -102,6 +102,8 @@ class FakeStream:
                     reason = self._finish_reason(index, position, len(texts[index]), limit)
                     if reason is not None:
                         live.discard(index)
+                        said = "<assistant>" + "".join(texts[index][:position])
+                        self.engine.computed.append([*self.prompt, *said.encode()])
                         yield self._finished(index, min(position, limit), reason, started)
                     else:
                         self.engine.generated_tokens += 1
@@ -185,6 +187,12 @@ class FakeEmbeddingStream(FakeStream):
         yield RequestFinished()
 
 
+def _agreement(ours: Sequence[int], theirs: Sequence[int]) -> int:
+    """How many whole blocks of tokens both begin with, in tokens."""
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False))
+    return sum(1 for _ in same) // BLOCK_SIZE * BLOCK_SIZE
+
+
 def fake_embedding(prompt: Sequence[int]) -> tuple[float, ...]:
     """How often the prompt has tokens of each rest when divided by HIDDEN_SIZE, at length 1."""
     counts = [
@@ -216,6 +224,7 @@ class FakeEngine:
         self.live: dict[int, FakeStream] = {}
         self.listeners: list[Callable[[FinishedCandidate], None]] = []
         self.generated_tokens = 0
+        self.computed: list[list[int]] = []
         self.status = EngineStatus("ready", "ready", 1.0)
 
     def start(self) -> None:
@@ -327,6 +336,13 @@ class FakeEngine:
         """End a request, whoever reads its stream. Too late is not an error."""
         if stream := self.live.get(request_id):
             stream.abort()
+
+    async def count_resident(self, token_ids: Sequence[int]) -> int:
+        """How many of the first tokens need not be computed again, as of between two steps; asking changes nothing.
+
+        Here all that was ever computed is resident.
+        """
+        return max((_agreement(token_ids, each) for each in self.computed), default=0)
 
     @property
     def knows_tools(self) -> bool:

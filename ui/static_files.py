@@ -15,6 +15,7 @@ SCRIPTS = (
     "places.js",
     "facts.js",
     "several.js",
+    "residency.js",
     "messages.js",
     "compare.js",
     "card.js",
@@ -30,6 +31,8 @@ SCRIPTS = (
     "transfers.js",
     "conversations.js",
     "transcript.js",
+    "outline.js",
+    "tree.js",
     "chat.js",
     "jump.js",
     "owners.js",
@@ -43,7 +46,7 @@ SCRIPTS = (
     "dashboard.js",
     "start.js",
 )
-STYLES = ("page.css", "chat.css", "popups.css", "dashboard.css")
+STYLES = ("page.css", "chat.css", "popups.css", "tree.css", "dashboard.css")
 
 
 def address_of(name: str) -> str:

@@ -108,3 +108,25 @@ async def test_a_copy_and_a_deleted_branch(running: Running) -> None:
             404,
             "not_found",
         )
+
+
+async def test_an_outline_and_what_a_branch_costs(running: Running) -> None:
+    conversation = await make(running, "about\n\nbread " + "x" * 300)
+    async with running.http() as http:
+        outline = (await http.get(f"/api/conversations/{conversation}/outline")).json()
+        user, answer = outline["nodes"]
+        assert outline["conversation_id"] == conversation
+        assert outline["head_id"] == answer["id"]
+        assert user["beginning"] == "about bread " + "x" * 147
+        assert (answer["parent_id"], answer["role"], answer["status"]) == (
+            user["id"],
+            "assistant",
+            "done",
+        )
+        cost = (await http.get(f"/api/messages/{user['id']}/residency")).json()
+        assert cost["leaf_id"] == answer["id"]
+        assert cost["instant"] is True
+        assert 0 < cost["cached_tokens"] < cost["prompt_tokens"]
+        missing = await http.get("/api/messages/nothing/residency")
+        assert error_of(missing) == (404, "not_found", "message_id")
+        assert (await http.get("/api/conversations/nothing/outline")).status_code == 404

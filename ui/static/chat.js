@@ -344,6 +344,7 @@
     transcript = new P.Transcript(root, state, { select, pick, stop, edit, regenerate, goOn, retry, takeBack, useSeed, dropOldest: () => dropOldest(retry), isTooLong });
     P.fromHere.mount(root, { goOn, refusal, messageOf: (id) => messages().find((message) => message.id === id) });
     P.composer.mount(root.querySelector(".pt-composer"), { submit, stop, refusal, sendRefusal, isBusy, view: () => state.view });
+    P.tree.mount(root);
     onState(socket.state);
     draw();
   }

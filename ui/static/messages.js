@@ -112,7 +112,7 @@
     footParts() {
       const { message } = this;
       const parts = [];
-      if (message.sibling_ids.length > 1) parts.push(this.versionSwitch());
+      if (message.sibling_ids.length > 1) parts.push(this.versionSwitch(), P.residency.chip(message.id));
       parts.push(P.iconButton("copy", "Copy", (event) => P.copyText(message.content, event.currentTarget), { "data-action": "copy" }));
       if (message.role === "user") {
         parts.push(P.iconButton("edit", "Edit and resend", () => this.openEditor(), { "data-action": "edit" }));
