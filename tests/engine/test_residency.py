@@ -1,7 +1,7 @@
 """Asking what the pool still holds of a prompt: exact counts, and no trace. Ten blocks of four tokens unless said."""
 
 from engine.scheduler import Scheduler
-from tests.fakes import Harness, make_config
+from tests.fakes import Harness
 
 PROMPT = list(range(3, 17))
 

@@ -203,7 +203,7 @@
     P.chat.open(id);
     if (messageId) P.jump.to(id, messageId);
     P.showChat();
-    if (matchMedia("(max-width: 768px)").matches) document.querySelector("#pt-sidebar .toggle-button")?.click();
+    if (matchMedia("(max-width: 768px)").matches) document.querySelector("#pt-sidebar.open .toggle-button")?.click();
     if (id === null) P.composer.focus();
   }
 

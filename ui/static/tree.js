@@ -111,13 +111,15 @@
 
   // --- keys ---------------------------------------------------------------------------------------
 
-  function move(to) {
-    if (!rows[to]) return;
+  const move = (to) => rows[to] && rowOf(rows[to].id).focus();
+
+  // The row with the focus, or with a button that has it, is the one that Tab comes back to.
+  function onFocus(event) {
+    const node = event.target.closest(".pt-node");
+    if (!node) return;
     rowOf(current)?.setAttribute("tabindex", -1);
-    current = rows[to].id;
-    const node = rowOf(current);
+    current = node.dataset.id;
     node.tabIndex = 0;
-    node.focus();
   }
 
   // Left folds, or goes to what the row lies below; Right unfolds, or goes to what lies below it.
@@ -183,6 +185,7 @@
     count = h("span", { class: "pt-soft" });
     body = h("div", { class: "pt-nodes", role: "tree", "aria-label": "Messages of this conversation" });
     body.addEventListener("keydown", onKey);
+    body.addEventListener("focusin", onFocus);
     const head = h("header", {}, h("h2", {}, "Branches"), count, P.iconButton("close", "Close", close));
     panel = h("aside", { class: "pt-tree", "aria-label": "Branches", hidden: true }, head, body);
     panel.addEventListener("keydown", (event) => event.key === "Escape" && (event.preventDefault(), close()));

@@ -1,0 +1,218 @@
+"""The overview of a conversation's branches in a real browser, with the scripted engine; what a branch costs, with the model too."""
+
+import asyncio
+import json
+import re
+from typing import Any
+
+import pytest
+from playwright.async_api import Locator, Page, expect
+
+from tests.chat.exports import open_webui
+from tests.e2e.app_process import AppProcess
+from tests.e2e.browsing import open_page
+from tests.e2e.hostile import TEXTS
+from tests.e2e.test_browser_conversations import ask, drop
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+
+
+async def open_rivers(page: Page, server: AppProcess) -> None:
+    """Two answers to one question; the first goes on, and is on show."""
+    await open_page(page, server)
+    await page.evaluate(drop({"rivers.json": json.dumps(open_webui())}))
+    await expect(page.locator(".pt-assistant")).to_have_count(2)
+
+
+async def open_tree(page: Page) -> Locator:
+    await page.get_by_role("button", name="Branches").click()
+    rows = page.get_by_role("treeitem")
+    await expect(rows.first).to_be_visible()
+    return rows
+
+
+def shown(rows: Locator) -> Locator:
+    return rows.locator(".pt-beginning")
+
+
+async def test_the_whole_tree_is_walked_by_keyboard(page: Page, fake_server: AppProcess) -> None:
+    await open_rivers(page, fake_server)
+    rows = await open_tree(page)
+    await expect(shown(rows)).to_have_text(
+        ["Name a river.", "The Rhine.", "Another.", "The Elbe.", "The Danube."]
+    )
+    levels = await rows.evaluate_all("(all) => all.map((row) => row.ariaLevel)")
+    assert levels == ["1", "2", "3", "3", "2"]
+    await expect(rows.nth(3)).to_be_focused()
+    await expect(rows.nth(3)).to_have_attribute("aria-selected", "true")
+    await page.keyboard.press("ArrowLeft")
+    await expect(rows.nth(1)).to_be_focused()
+    await page.keyboard.press("ArrowLeft")
+    await expect(rows).to_have_count(3)
+    await expect(rows.nth(1)).to_have_attribute("aria-expanded", "false")
+    await expect(rows.nth(1)).to_contain_text("+2")
+    await page.keyboard.press("ArrowRight")
+    await expect(rows).to_have_count(5)
+    await page.keyboard.press("ArrowRight")
+    await expect(rows.nth(2)).to_be_focused()
+    await page.keyboard.press("End")
+    await page.keyboard.press("Enter")
+    answers = page.locator(".pt-assistant")
+    await expect(answers).to_have_count(1)
+    await expect(answers).to_contain_text("The Danube.")
+    await expect(rows.nth(4)).to_have_attribute("aria-selected", "true")
+    await rows.nth(3).click()
+    await expect(page.locator(".pt-assistant").last).to_contain_text("The Elbe.")
+    await expect(page.locator(".pt-tree")).to_be_visible()
+
+
+async def test_escape_closes_and_the_focus_goes_back(page: Page, fake_server: AppProcess) -> None:
+    await open_rivers(page, fake_server)
+    rows = await open_tree(page)
+    await expect(rows.nth(3)).to_be_focused()
+    await page.keyboard.press("Escape")
+    await expect(page.locator(".pt-tree")).to_be_hidden()
+    await expect(page.get_by_role("button", name="Branches")).to_be_focused()
+    await page.locator(".pt-new").click()
+    await expect(page.get_by_role("button", name="Branches")).to_be_hidden()
+
+
+async def test_a_branch_is_deleted_by_key_with_its_number_and_brought_back(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_rivers(page, fake_server)
+    rows = await open_tree(page)
+    await rows.nth(1).focus()
+    await page.keyboard.press("ArrowLeft")
+    await page.keyboard.press("ArrowRight")
+    await expect(
+        rows.nth(1).get_by_role("button", name="Delete this and 2 messages below")
+    ).to_be_attached()
+    await page.keyboard.press("Delete")
+    await expect(page.locator(".pt-toast")).to_contain_text("3 messages deleted")
+    await expect(shown(rows)).to_have_text(["Name a river.", "The Danube."])
+    await expect(page.locator(".pt-assistant")).to_have_count(1)
+    await expect(page.locator(".pt-assistant")).to_contain_text("The Danube.")
+    await expect(page.locator(".pt-assistant .pt-count")).to_have_count(0)
+    await page.get_by_role("button", name="Undo").click()
+    await expect(rows).to_have_count(5)
+    await expect(page.locator(".pt-assistant").last).to_contain_text("The Elbe.")
+
+
+async def test_when_everything_is_deleted_the_conversation_can_begin_anew(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_rivers(page, fake_server)
+    rows = await open_tree(page)
+    await rows.nth(0).hover()
+    await rows.nth(0).get_by_role("button", name="Delete").click()
+    await expect(page.locator(".pt-toast")).to_contain_text("5 messages deleted")
+    await expect(page.locator(".pt-empty")).to_contain_text("Nothing is said")
+    await ask(page, "a fresh start")
+    await expect(page.locator(".pt-message")).to_have_count(2)
+
+
+async def test_on_a_phone_it_covers_the_chat_and_a_tap_goes_there(
+    phone: Page, fake_server: AppProcess
+) -> None:
+    await open_rivers(phone, fake_server)
+    rows = await open_tree(phone)
+    box = await phone.locator(".pt-tree").bounding_box()
+    assert box is not None
+    assert box["width"] == 390
+    assert await phone.evaluate("document.documentElement.scrollWidth") == 390
+    remove = await rows.nth(4).get_by_role("button", name="Delete").bounding_box()
+    assert remove is not None
+    assert min(remove["width"], remove["height"]) >= 40
+    await rows.nth(4).tap()
+    await expect(phone.locator(".pt-tree")).to_be_hidden()
+    await expect(phone.locator(".pt-assistant")).to_have_count(1)
+    await expect(phone.locator(".pt-assistant")).to_contain_text("The Danube.")
+
+
+async def test_left_and_right_change_the_version_of_a_focused_message(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_rivers(page, fake_server)
+    answer = page.locator(".pt-assistant").first
+    await answer.focus()
+    await page.keyboard.press("ArrowRight")
+    await expect(answer).to_contain_text("The Danube.")
+    await expect(answer).to_be_focused()
+    await page.keyboard.press("ArrowLeft")
+    await expect(answer).to_contain_text("The Rhine.")
+    await expect(page.locator(".pt-assistant").last).to_contain_text("The Elbe.")
+
+
+async def test_each_branch_says_what_going_on_costs(page: Page, server: AppProcess) -> None:
+    """Answered here and just now: instant. Imported, so never computed: its tokens, exactly."""
+    await page.add_init_script(
+        """localStorage.setItem("pageturn.sampling", '{"max_tokens": 24}')"""
+    )
+    await open_page(page, server)
+    asked: list[str] = []
+    page.on("request", lambda r: asked.append(r.url) if r.url.endswith("/residency") else None)
+    await ask(page, "Name three things that float.")
+    assert asked == []
+    await page.get_by_role("button", name="Regenerate", exact=True).click()
+    answer = page.locator(".pt-assistant")
+    await expect(answer.locator(".pt-count")).to_have_text("2/2")
+    chip = answer.locator(".pt-residency")
+    await expect(chip).to_have_text("instant")
+    await page.evaluate(drop({"rivers.json": json.dumps(open_webui())}))
+    await expect(page.locator(".pt-user")).to_have_count(2)
+    chip = page.locator(".pt-assistant").first.locator(".pt-residency")
+    await expect(chip).to_have_text(re.compile(r"prefill \d+ tokens"))
+    identity = await page.locator(".pt-assistant").first.get_attribute("data-id")
+    stats = await asyncio.to_thread(server.get, "/api/stats")
+    found = await asyncio.to_thread(server.get, f"/api/messages/{identity}/residency")
+    assert (await asyncio.to_thread(server.get, "/api/stats"))["counters"] == stats["counters"]
+    missing = found["prompt_tokens"] - found["cached_tokens"]
+    await expect(chip).to_have_text(f"prefill {missing} tokens")
+    rows = await open_tree(page)
+    await expect(rows.locator(".pt-residency")).to_have_count(2)
+    await expect(rows.locator(".pt-residency").first).to_have_text(f"prefill {missing} tokens")
+
+
+async def test_only_what_is_in_sight_is_asked_for(page: Page, fake_server: AppProcess) -> None:
+    asked: list[str] = []
+    page.on("request", lambda r: asked.append(r.url) if r.url.endswith("/residency") else None)
+    await open_page(page, fake_server)
+    await page.evaluate(drop({"wide.json": json.dumps(_many_answers(300))}))
+    await expect(page.locator(".pt-assistant .pt-count")).to_have_text("1/300")
+    rows = await open_tree(page)
+    await expect(rows).to_have_count(301)
+    await expect(rows.nth(3).locator(".pt-residency")).not_to_be_empty()
+    assert 0 < len(asked) < 60
+
+
+async def test_hostile_texts_in_the_tree_stay_text(page: Page, fake_server: AppProcess) -> None:
+    await open_page(page, fake_server)
+    await page.evaluate(drop({"hostile.json": json.dumps(_many_answers(len(TEXTS), TEXTS))}))
+    await expect(page.locator(".pt-assistant .pt-count")).to_have_text(f"1/{len(TEXTS)}")
+    rows = await open_tree(page)
+    await expect(rows).to_have_count(len(TEXTS) + 1)
+    assert await page.locator(".pt-nodes :is(img, iframe, style, a, script)").count() == 0
+    assert await page.locator(".pt-nodes").evaluate("(n) => n.scrollWidth <= n.clientWidth")
+    heights = await rows.evaluate_all("(all) => all.map((row) => row.offsetHeight)")
+    assert set(heights) == {40}
+    assert await page.evaluate("window.hacked") is None
+
+
+def _many_answers(count: int, texts: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    document = open_webui()
+    ids = [f"a{i}" for i in range(count)]
+    question = document["chat"]["history"]["messages"]["q"] | {"childrenIds": ids}
+    answers = {
+        identity: {
+            "id": identity,
+            "parentId": "q",
+            "childrenIds": [],
+            "role": "assistant",
+            "content": texts[i] if texts else f"answer {i}",
+        }
+        for i, identity in enumerate(ids)
+    }
+    messages = {"q": question, **answers}
+    document["chat"]["history"] = {"messages": messages, "currentId": "a0"}
+    return [document]
