@@ -12,10 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from storage.errors import MissingRowError
 from storage.models import Conversation, Message
 from storage.records import ChangedBranch
+from storage.rows import IDS_PER_QUERY
 from storage.tree import MessageTree
 from storage.turns import load_tree, move_head
-
-IDS_PER_QUERY = 500
 
 
 async def hide_branch(

@@ -5,17 +5,16 @@ added; what changes in place is an answer while it is `generating`, and which le
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import delete, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from storage.branches import IDS_PER_QUERY, hide_branch, restore_branch
+from storage.branches import hide_branch, restore_branch
 from storage.database import Database
 from storage.duplicating import duplicate
-from storage.errors import MissingRowError
 from storage.importing import add_imports
 from storage.listing import list_page, record_of
 from storage.models import GENERATING, Conversation, Message
@@ -32,11 +31,17 @@ from storage.records import (
     OutlineRow,
     StoredTurn,
 )
+from storage.rows import (
+    MESSAGE_COLUMNS,
+    any_conversation,
+    any_message,
+    messages_by_id,
+    visible,
+    visible_message,
+)
 from storage.search import search_page
 from storage.tree import MessageTree
 from storage.turns import add_turn, load_outline, load_tree, move_head
-
-_MESSAGE_COLUMNS = [getattr(Message, field.name) for field in fields(MessageRecord)]
 
 
 class ConversationStore:
@@ -67,7 +72,7 @@ class ConversationStore:
         """One conversation."""
 
         async def work(session: AsyncSession) -> ConversationRecord:
-            return record_of(await _visible(session, conversation_id))
+            return record_of(await visible(session, conversation_id))
 
         return await self._database.read(work)
 
@@ -79,9 +84,9 @@ class ConversationStore:
         async def work(
             session: AsyncSession,
         ) -> tuple[ConversationRecord, MessageTree, tuple[MessageRecord, ...]]:
-            conversation = await _visible(session, conversation_id)
+            conversation = await visible(session, conversation_id)
             tree = await load_tree(session, conversation_id)
-            query = select(*_MESSAGE_COLUMNS).where(
+            query = select(*MESSAGE_COLUMNS).where(
                 Message.conversation_id == conversation_id, Message.hidden_by.is_(None)
             )
             rows = await session.execute(query.order_by(Message.created_at))
@@ -97,12 +102,12 @@ class ConversationStore:
         async def work(
             session: AsyncSession,
         ) -> tuple[ConversationRecord, MessageTree, dict[str, MessageRecord]]:
-            conversation = await _visible(session, conversation_id)
+            conversation = await visible(session, conversation_id)
             tree = await load_tree(session, conversation_id)
             ids = tree.path(conversation.head_id)
             if conversation.open_generation_id is not None:
                 ids += tree.answers(conversation.open_generation_id)
-            return record_of(conversation), tree, await _by_id(session, ids)
+            return record_of(conversation), tree, await messages_by_id(session, ids)
 
         return await self._database.read(work)
 
@@ -114,7 +119,7 @@ class ConversationStore:
         async def work(
             session: AsyncSession,
         ) -> tuple[ConversationRecord, tuple[OutlineRow, ...]]:
-            conversation = await _visible(session, conversation_id)
+            conversation = await visible(session, conversation_id)
             return record_of(conversation), await load_outline(session, conversation_id, length)
 
         return await self._database.read(work)
@@ -123,8 +128,8 @@ class ConversationStore:
         """One message of a conversation that is not deleted."""
 
         async def work(session: AsyncSession) -> MessageRecord:
-            await _visible_message(session, message_id)
-            return (await _by_id(session, [message_id]))[message_id]
+            await visible_message(session, message_id)
+            return (await messages_by_id(session, [message_id]))[message_id]
 
         return await self._database.read(work)
 
@@ -140,9 +145,9 @@ class ConversationStore:
         """Messages from the first one down to `message_id`."""
 
         async def work(session: AsyncSession) -> tuple[MessageRecord, ...]:
-            message, _ = await _visible_message(session, message_id)
+            message, _ = await visible_message(session, message_id)
             ids = (await load_tree(session, message.conversation_id)).path(message_id)
-            found = await _by_id(session, ids)
+            found = await messages_by_id(session, ids)
             return tuple(found[i] for i in ids)
 
         return await self._database.read(work)
@@ -151,10 +156,10 @@ class ConversationStore:
         """The conversation's system prompt, and the path to the leaf last viewed at or below a message."""
 
         async def work(session: AsyncSession) -> tuple[str | None, tuple[MessageRecord, ...]]:
-            _, conversation = await _visible_message(session, message_id)
+            _, conversation = await visible_message(session, message_id)
             tree = await load_tree(session, conversation.id)
             ids = tree.path(tree.viewed_leaf(message_id))
-            found = await _by_id(session, ids)
+            found = await messages_by_id(session, ids)
             return conversation.system_prompt, tuple(found[i] for i in ids)
 
         return await self._database.read(work)
@@ -173,7 +178,7 @@ class ConversationStore:
         """Move the head to the leaf last viewed below a message and close open candidates; returns the leaf."""
 
         async def work(session: AsyncSession) -> str:
-            _, conversation = await _visible_message(session, message_id, for_update=True)
+            _, conversation = await visible_message(session, message_id, for_update=True)
             leaf = (await load_tree(session, conversation.id)).viewed_leaf(message_id)
             await move_head(session, conversation, leaf)
             conversation.open_generation_id = None
@@ -214,7 +219,7 @@ class ConversationStore:
         """Delete a message with all that follows from it, so that `restore_branch` can bring it back."""
 
         async def work(session: AsyncSession) -> ChangedBranch:
-            _, conversation = await _visible_message(session, message_id, for_update=True)
+            _, conversation = await visible_message(session, message_id, for_update=True)
             return await hide_branch(session, conversation, message_id)
 
         return await self._database.write(work)
@@ -223,8 +228,8 @@ class ConversationStore:
         """Undo `hide_branch` of this message; see storage/branches.py."""
 
         async def work(session: AsyncSession) -> ChangedBranch:
-            message = await _any_message(session, message_id)
-            conversation = await _visible(session, message.conversation_id, for_update=True)
+            message = await any_message(session, message_id)
+            conversation = await visible(session, message.conversation_id, for_update=True)
             return await restore_branch(session, conversation, message)
 
         return await self._database.write(work)
@@ -235,7 +240,7 @@ class ConversationStore:
         """Set columns: title, pinned, system_prompt, sampling. `updated_at` stays: nothing was said."""
 
         async def work(session: AsyncSession) -> None:
-            conversation = await _visible(session, conversation_id, for_update=True)
+            conversation = await visible(session, conversation_id, for_update=True)
             for name, value in changes.items():
                 setattr(conversation, name, value)
 
@@ -249,7 +254,7 @@ class ConversationStore:
         """Undo `hide`; nothing happens to one that is not hidden."""
 
         async def work(session: AsyncSession) -> None:
-            (await _any(session, conversation_id)).deleted_at = None
+            (await any_conversation(session, conversation_id)).deleted_at = None
 
         await self._database.write(work)
 
@@ -257,7 +262,7 @@ class ConversationStore:
         """Remove the conversation, hidden or not, and its messages for good."""
 
         async def work(session: AsyncSession) -> None:
-            await _any(session, conversation_id)
+            await any_conversation(session, conversation_id)
             await session.execute(delete(Message).where(Message.conversation_id == conversation_id))
             await session.execute(delete(Conversation).where(Conversation.id == conversation_id))
 
@@ -275,52 +280,10 @@ class ConversationStore:
         """Store a copy under new ids, without what is deleted in it; returns its id."""
 
         async def work(session: AsyncSession) -> str:
-            return await duplicate(session, await _visible(session, conversation_id))
+            return await duplicate(session, await visible(session, conversation_id))
 
         return await self._database.write(work)
 
 
 def _generating(message_id: str) -> Any:
     return update(Message).where(Message.id == message_id, GENERATING)
-
-
-async def _any(session: AsyncSession, conversation_id: str) -> Conversation:
-    found = await session.get(Conversation, conversation_id)
-    if found is None:
-        raise MissingRowError(f"there is no conversation {conversation_id}")
-    return found
-
-
-async def _visible(
-    session: AsyncSession, conversation_id: str, *, for_update: bool = False
-) -> Conversation:
-    found = await session.get(Conversation, conversation_id, with_for_update=for_update)
-    if found is None or found.deleted_at is not None:
-        raise MissingRowError(f"there is no conversation {conversation_id}")
-    return found
-
-
-async def _any_message(session: AsyncSession, message_id: str) -> Message:
-    found = await session.get(Message, message_id)
-    if found is None:
-        raise MissingRowError(f"there is no message {message_id}")
-    return found
-
-
-async def _visible_message(
-    session: AsyncSession, message_id: str, *, for_update: bool = False
-) -> tuple[Message, Conversation]:
-    """A message that is not deleted, of a conversation that is not deleted."""
-    found = await _any_message(session, message_id)
-    if found.hidden_by is not None:
-        raise MissingRowError(f"message {message_id} is deleted")
-    return found, await _visible(session, found.conversation_id, for_update=for_update)
-
-
-async def _by_id(session: AsyncSession, ids: Sequence[str]) -> dict[str, MessageRecord]:
-    found: dict[str, MessageRecord] = {}
-    for start in range(0, len(ids), IDS_PER_QUERY):
-        some = ids[start : start + IDS_PER_QUERY]
-        rows = await session.execute(select(*_MESSAGE_COLUMNS).where(Message.id.in_(some)))
-        found |= {row.id: MessageRecord(**row._mapping) for row in rows}
-    return found

@@ -1,6 +1,11 @@
-"""Storing conversations that come from elsewhere: new ids for everything, nothing that exists is touched."""
+"""Storing conversations that come from elsewhere: new ids for everything, nothing that exists is touched.
 
-from collections.abc import Sequence
+A file may have hundreds of thousands of messages: rows are made in a thread and stored some at a time, so that the event
+loop goes on meanwhile. It is one transaction all the same.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -13,25 +18,41 @@ from storage.ids import new_id
 from storage.models import Conversation, Message
 from storage.records import ImportedConversation, ImportedMessage
 
+Batch = tuple[list[dict[str, Any]], list[dict[str, Any]]]
+"""Rows of conversations, and of their messages."""
+
+ROWS_PER_STATEMENT = 500
+
 
 async def add_imports(
     session: AsyncSession, imported: Sequence[ImportedConversation]
 ) -> tuple[str, ...]:
     """Store conversations with their trees; the order of `messages` becomes their order. Returns their ids."""
-    now = datetime.now(UTC)
-    conversations: list[dict[str, Any]] = []
-    messages: list[dict[str, Any]] = []
+    ids: list[str] = []
+    batches = _batches(imported, datetime.now(UTC))
+    while batch := await asyncio.to_thread(next, batches, None):
+        conversations, messages = batch
+        await session.execute(insert(Conversation), conversations)
+        for start in range(0, len(messages), ROWS_PER_STATEMENT):
+            await session.execute(insert(Message), messages[start : start + ROWS_PER_STATEMENT])
+        ids += [row["id"] for row in conversations]
+    return tuple(ids)
+
+
+def _batches(imported: Sequence[ImportedConversation], now: datetime) -> Iterator[Batch]:
+    """Whole conversations, together about ROWS_PER_STATEMENT messages or more."""
+    batch: Batch = ([], [])
     for each in imported:
         conversation = _conversation_row(each, now)
         rows = _message_rows(each, conversation["id"], now)
         conversation["head_id"] = rows[_head(each)]["id"] if rows else None
-        conversations.append(conversation)
-        messages += rows
-    if conversations:
-        await session.execute(insert(Conversation), conversations)
-    if messages:
-        await session.execute(insert(Message), messages)
-    return tuple(row["id"] for row in conversations)
+        batch[0].append(conversation)
+        batch[1].extend(rows)
+        if len(batch[0]) + len(batch[1]) >= ROWS_PER_STATEMENT:
+            yield batch
+            batch = ([], [])
+    if batch[0]:
+        yield batch
 
 
 def _conversation_row(imported: ImportedConversation, now: datetime) -> dict[str, Any]:

@@ -3,12 +3,13 @@
 import asyncio
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from storage.errors import MissingRowError
+from storage.errors import MissingRowError, StorageError
 from storage.records import AnswerEnd, AnswerText, ImportedConversation, ImportedMessage
 from storage.storage import Storage
 from tests.storage.turns import new_turn
@@ -262,3 +263,38 @@ async def test_simultaneous_turns_are_all_kept_in_one_order(storage: Storage) ->
     assert times == sorted(set(times))
     record = await storage.conversations.get(first.conversation_id)
     assert tree.viewed_leaf(first.user_message_id) == record.head_id
+
+
+async def test_many_imports_are_stored_in_pieces_but_all_or_none(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.importing.ROWS_PER_STATEMENT", 3)
+    messages = tuple(
+        ImportedMessage(parent=i - 1 if i else None, role="user", content=f"{i}", status="done")
+        for i in range(8)
+    )
+    imported = [
+        ImportedConversation(
+            title=f"{n}",
+            system_prompt=None,
+            sampling={},
+            pinned=False,
+            head=None,
+            messages=messages[:n],
+        )
+        for n in (8, 0, 1, 2)
+    ]
+    ids = await storage.conversations.add_imports(imported)
+    stored = [await storage.conversations.messages(each) for each in ids]
+    assert [(record.title, len(rows)) for record, _, rows in stored] == [
+        ("8", 8),
+        ("0", 0),
+        ("1", 1),
+        ("2", 2),
+    ]
+    broken = ImportedMessage(parent=None, role=None, content="x", status="done")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(StorageError):
+        await storage.conversations.add_imports(
+            [*imported, replace(imported[0], messages=(broken,))]
+        )
+    assert len((await storage.conversations.page(None, 9)).records) == 4

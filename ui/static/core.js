@@ -18,7 +18,6 @@ window.Pageturn = {};
     down: "M12 5v14M6 13l6 6 6-6",
     up: "M12 19V5M6 11l6-6 6 6",
     stop: "M7 7h10v10H7z",
-    close: "M6 6l12 12M18 6 6 18",
     more: "M5 12h.6M11.7 12h.6M18.4 12h.6",
     save: "M12 4v11M7 10l5 5 5-5M5 20h14",
     open: "M12 15V4M7 9l5-5 5 5M5 20h14",

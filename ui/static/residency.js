@@ -46,7 +46,8 @@
     for (const { target, isIntersecting } of seen) {
       const id = target.dataset.residency;
       if (!isIntersecting) waiting.get(id)?.delete(target);
-      else if (!isFresh(id)) waiting.set(id, (waiting.get(id) ?? new Set()).add(target));
+      else if (isFresh(id)) write(target);
+      else waiting.set(id, (waiting.get(id) ?? new Set()).add(target));
       if (waiting.get(id)?.size === 0) waiting.delete(id);
     }
     askNext();
