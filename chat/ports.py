@@ -15,8 +15,6 @@ from engine.stats import EngineStats, ModelInfo
 class Stream(Protocol):
     """The events of one request up to and including `RequestFinished`. `request_id` is the engine's own."""
 
-    request_id: int
-
     @property
     def request_id(self) -> int: ...
 
