@@ -31,7 +31,7 @@
     constructor(element, { title, lines, least, most, format, crosshair }) {
       Object.assign(this, { element, lines, least, most, format, crosshair, history: null, at: null });
       this.canvas = P.h("canvas", { role: "img", "aria-label": title });
-      this.value = P.h("output");
+      this.value = P.h("b", { class: "pt-chart-value" });
       const legend = lines.length > 1 ? lines.map(([name], index) => P.h("span", { class: `pt-key pt-key-${COLOURS[index]}` }, name)) : [];
       element.append(P.h("header", {}, P.h("h4", {}, title, ...legend), this.value), this.canvas);
       this.canvas.addEventListener("pointermove", (event) => crosshair.move(this.timeAt(event)));

@@ -1,0 +1,272 @@
+"""The dashboard in a real browser, wide, dark and on a phone, against the scripted engine."""
+
+import csv
+import io
+import re
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.e2e.app_process import AppProcess
+from tests.e2e.browsing import open_page, send, start_long_answer, stop
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+
+MAP = "Pageturn.dashboard.map()"
+SET = f"""([count, cell]) => {{ const map = {MAP}; map.set(new Uint16Array(count).fill(cell)); }}"""
+LAYOUT = f"(() => {{ const m = {MAP}; return [m.perCell, m.size, m.columns * m.rows * m.perCell, m.canvas.clientHeight]; }})()"
+FREE, CACHED, PRIVATE, SHARED = 0, 1 << 14, 2 << 14, 3 << 14
+
+
+async def open_dashboard(page: Page) -> None:
+    await page.get_by_role("tab", name="Dashboard").click()
+    await expect(page.locator("[data-tile=in_use] dd").first).to_have_text(re.compile(r"\d"))
+    await page.wait_for_function(f"{MAP}?.cells.length > 0")
+
+
+async def colour_of(page: Page, index: int) -> list[int]:
+    """The middle of a block's cell."""
+    return await page.evaluate(
+        f"""(index) => {{
+          const map = {MAP};
+          const ratio = devicePixelRatio;
+          const cell = Math.round(map.size * ratio);
+          const [x, y] = [(index % map.columns) * cell + cell * 0.2, Math.floor(index / map.columns) * cell + cell * 0.2];
+          return [...map.canvas.getContext("2d").getImageData(x, y, 1, 1).data].slice(0, 3);
+        }}""",
+        index,
+    )
+
+
+async def test_every_tile_says_what_it_means(page: Page, fake_server: AppProcess) -> None:
+    await open_page(page, fake_server)
+    await open_dashboard(page)
+    tiles = page.locator(".pt-tile")
+    await expect(tiles).to_have_count(12)
+    for index in range(12):
+        tile = tiles.nth(index)
+        tip = tile.locator(".pt-tip")
+        await expect(tip).to_be_hidden()
+        await tile.focus()
+        await expect(tip).to_be_visible()
+        assert len(await tip.inner_text()) > 30
+        box = await tip.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 1280
+
+
+async def test_a_block_tells_whose_it_is_and_opens_the_conversation(
+    page: Page, fake_server: AppProcess
+) -> None:
+    answer = await start_long_answer(page, fake_server)
+    await open_dashboard(page)
+    await page.wait_for_function(f"{MAP}.cells[2] >> 14 === 2")
+    await page.locator(".pt-map").scroll_into_view_if_needed()
+    at = await page.evaluate(f"[{MAP}.size * 2.4, {MAP}.size * 0.4]")
+    position = {"x": at[0], "y": at[1]}
+    await page.locator(".pt-map").hover(position=position)
+    caption = page.locator(".pt-hover")
+    await expect(caption).to_have_text(
+        re.compile(
+            r"Block 2: private · 1 reference · 16 tokens · Write a long story.* \(answer 1, block 3 of it\)"
+        )
+    )
+    await page.get_by_role("button", name="New chat").click()
+    await page.get_by_role("tab", name="Dashboard").click()
+    await page.locator(".pt-map").click(position=position)
+    await expect(answer).to_be_visible()
+    await expect(page.get_by_role("tab", name="Chat")).to_have_attribute("aria-selected", "true")
+    await stop(page)
+
+
+async def test_keys_move_over_the_map(page: Page, fake_server: AppProcess) -> None:
+    await open_page(page, fake_server)
+    await open_dashboard(page)
+    await page.locator(".pt-map").focus()
+    await page.keyboard.press("ArrowRight")
+    await page.keyboard.press("ArrowRight")
+    await expect(page.locator(".pt-hover")).to_have_text("Block 1: free · 0 references · 0 tokens")
+    await page.keyboard.press("ArrowDown")
+    columns = await page.evaluate(f"{MAP}.columns")
+    await expect(page.locator(".pt-hover")).to_have_text(re.compile(rf"Block {columns + 1}: free"))
+
+
+async def test_a_request_is_listed_with_its_life_and_stopped(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await start_long_answer(page, fake_server)
+    await open_dashboard(page)
+    row = page.locator("tr[data-request]").filter(has_text="Write a long story").first
+    await expect(row.locator("td").nth(1)).to_have_text("running")
+    await row.locator(".pt-row-name").click()
+    timeline = page.locator(".pt-timeline")
+    await expect(timeline.locator("li[data-kind]")).to_have_count(2)
+    await expect(timeline.locator("li").first).to_contain_text("queued, 3 prompt tokens")
+    await expect(timeline.locator("svg.pt-curve")).to_be_visible()
+    await row.locator(".pt-row-name").click()
+    await expect(timeline).to_be_hidden()
+    await row.get_by_role("button", name="Stop").click()
+    await expect(page.locator(".pt-dashboard tbody tr").first).to_have_text("No live requests")
+    await page.get_by_role("tab", name="Chat").click()
+    await expect(page.locator(".pt-assistant .pt-note").last).to_have_text(re.compile("Stopped"))
+
+
+@pytest.mark.parametrize(
+    ("count", "per_cell"), [(16, 1), (1024, 1), (10_000, 1), (20_000, 2), (100_000, 6)]
+)
+async def test_a_map_of_any_size_fits(
+    page: Page, fake_server: AppProcess, count: int, per_cell: int
+) -> None:
+    await open_page(page, fake_server)
+    await open_dashboard(page)
+    await page.evaluate(SET, [count, PRIVATE | 5])
+    shown_per_cell, size, room, height = await page.evaluate(LAYOUT)
+    assert (shown_per_cell, size >= 4, room >= count) == (per_cell, True, True)
+    assert height <= 330
+    blue = await colour_of(page, 3)
+    assert max(blue) - min(blue) > 60
+    if per_cell > 1:
+        await expect(page.locator(".pt-zoom")).to_contain_text(f"{per_cell} blocks a cell")
+        await page.evaluate(f"{MAP}.pick(500)")
+        await expect(page.locator(".pt-zoom")).to_contain_text(
+            re.compile(r"blocks [\d,]+ to [\d,]+")
+        )
+        await page.get_by_role("button", name="Later blocks").click()
+        first = await page.evaluate(f"{MAP}.span()[0]")
+        assert first > 0
+        for _ in range(4):
+            if await page.get_by_role("button", name="Zoom out").is_hidden():
+                break
+            await page.get_by_role("button", name="Zoom out").click()
+        await expect(page.locator(".pt-zoom")).to_contain_text(f"{per_cell} blocks a cell")
+
+
+async def test_what_has_just_been_taken_flashes_once(page: Page, fake_server: AppProcess) -> None:
+    await page.emulate_media(reduced_motion="no-preference")
+    await open_page(page, fake_server)
+    await open_dashboard(page)
+    await page.evaluate(SET, [64, FREE])
+    await page.evaluate(SET, [64, PRIVATE | 1])
+    assert await page.evaluate(f"{MAP}.flashes.size") == 64
+    await page.wait_for_function(f"{MAP}.flashes.size === 0")
+    await page.evaluate(SET, [64, SHARED | 1])
+    assert await page.evaluate(f"{MAP}.flashes.size") == 0
+
+
+async def test_less_motion_means_no_flash(page: Page, fake_server: AppProcess) -> None:
+    await page.emulate_media(reduced_motion="reduce")
+    await open_page(page, fake_server)
+    await open_dashboard(page)
+    await page.evaluate(SET, [64, FREE])
+    await page.evaluate(SET, [64, PRIVATE | 1])
+    assert await page.evaluate(f"{MAP}.flashes.size") == 0
+
+
+async def test_states_look_different_in_both_themes(page: Page, fake_server: AppProcess) -> None:
+    await page.emulate_media(reduced_motion="reduce")
+    await open_page(page, fake_server)
+    await open_dashboard(page)
+    seen = {}
+    for theme in ("light", "dark"):
+        await page.emulate_media(color_scheme=theme)
+        await page.wait_for_function(
+            f"document.body.classList.contains('dark') === {str(theme == 'dark').lower()}"
+        )
+        for name, cell in (("free", FREE), ("cached", CACHED), ("private", PRIVATE | 7)):
+            await page.evaluate(SET, [64, cell])
+            seen[theme, name] = await colour_of(page, 9)
+        await page.evaluate(SET, [64, SHARED | 7])
+        patches = await page.evaluate(
+            f"""(() => {{ const m = {MAP}; const d = m.canvas.getContext("2d").getImageData(0, 0, m.size, m.size).data;
+              return new Set(Array.from({{ length: d.length / 4 }}, (_, i) => d.slice(4 * i, 4 * i + 3).join())).size; }})()"""
+        )
+        assert patches > 3, "a shared block is hatched"
+    for theme in ("light", "dark"):
+        colours = [seen[theme, name] for name in ("free", "cached", "private")]
+        distances = [
+            sum(abs(a - b) for a, b in zip(colours[i], colours[j], strict=True))
+            for i, j in ((0, 1), (0, 2), (1, 2))
+        ]
+        assert min(distances) > 90, (theme, colours)
+    assert seen["light", "free"] != seen["dark", "free"]
+
+
+async def test_nothing_is_sent_to_a_tab_that_is_not_seen(
+    page: Page, fake_server: AppProcess
+) -> None:
+    frames: list[str | bytes] = []
+    page.on(
+        "websocket",
+        lambda socket: socket.on("framereceived", lambda payload: frames.append(payload)),
+    )
+    await start_long_answer(page, fake_server)
+    await open_dashboard(page)
+    await page.get_by_role("tab", name="Settings").click()
+    await page.wait_for_function("!document.querySelector('.pt-dashboard').offsetParent")
+    await expect(page.locator(".pt-settings")).to_be_visible()
+    await page.wait_for_function("Pageturn.socket.request({ type: 'ping' }).then(() => true)")
+    frames.clear()
+    for _ in range(4):
+        await page.wait_for_function("Pageturn.socket.request({ type: 'ping' }).then(() => true)")
+        await page.wait_for_timeout(300)
+    texts = [frame for frame in frames if isinstance(frame, str)]
+    assert len(texts) == len(frames), "a frame of the block map came"
+    assert not [text for text in texts if '"type":"stats"' in text or '"type":"requests"' in text]
+    await page.get_by_role("tab", name="Chat").click()
+    await stop(page)
+
+
+async def test_history_draws_selects_and_exports(page: Page, fake_server: AppProcess) -> None:
+    await open_page(page, fake_server)
+    await send(page, "hello")
+    await expect(page.locator(".pt-assistant[data-status=done]")).to_have_count(1)
+    await open_dashboard(page)
+    charts = page.locator(".pt-chart canvas")
+    await expect(charts).to_have_count(6)
+    note = page.locator(".pt-history-note")
+    await expect(note).to_have_text(re.compile(r"2 seconds a point"))
+    await page.get_by_role("button", name="Day").click()
+    await expect(note).to_have_text(re.compile(r"120 seconds a point"))
+    await expect(page.get_by_role("button", name="Day")).to_have_attribute("aria-pressed", "true")
+    await page.get_by_role("button", name="15 minutes").click()
+    await expect(note).to_have_text(re.compile(r"2 seconds a point"))
+    await charts.first.scroll_into_view_if_needed()
+    box = await charts.first.bounding_box()
+    assert box is not None
+    await page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 40)
+    await page.mouse.down()
+    await page.mouse.move(box["x"] + box["width"] - 2, box["y"] + 40)
+    await page.mouse.up()
+    await expect(note).to_have_text(re.compile(r"1 second a point"))
+    async with page.expect_download() as waiting:
+        await page.get_by_role("link", name="CSV").click()
+    download = await waiting.value
+    rows = list(csv.DictReader(io.StringIO(Path(await download.path()).read_text())))
+    assert rows
+    assert {"time", "utilisation", "itl_p95_ms"} <= rows[0].keys()
+    await page.get_by_role("button", name="Whole range").click()
+    await expect(note).to_have_text(re.compile(r"2 seconds a point"))
+
+
+async def test_a_phone_shows_all_of_it_and_nothing_wider_than_itself(
+    phone: Page, fake_server: AppProcess
+) -> None:
+    await start_long_answer(phone, fake_server)
+    await phone.get_by_role("tab", name="Dashboard").tap()
+    row = phone.locator("tr[data-request]").first
+    await expect(row).to_be_visible()
+    stop_here = row.get_by_role("button", name=re.compile("Stop"))
+    box = await stop_here.bounding_box()
+    assert box is not None
+    assert (box["width"] >= 40, box["height"] >= 40) == (True, True)
+    assert box["x"] + box["width"] <= 390
+    wide = await phone.evaluate(
+        """[...document.querySelectorAll(".pt-dashboard > *, .pt-dashboard .pt-panel > *")]
+          .filter((part) => part.getBoundingClientRect().right > 391).map((part) => part.className)"""
+    )
+    assert wide == []
+    assert await phone.evaluate("document.documentElement.scrollWidth") == 390
+    await stop_here.tap()
+    await expect(phone.locator(".pt-dashboard tbody tr").first).to_have_text("No live requests")
