@@ -31,7 +31,7 @@ check: .venv/dev.stamp
 kernels: .venv/run.stamp
 	$(BIN)/python -m benchmarks.triton_aot
 
-bench: .venv/run.stamp
+bench: .venv/dev.stamp
 	@set -e; for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python -m benchmarks.$$(basename $$file .py); done
 
 screenshots: .venv/dev.stamp

@@ -5,6 +5,7 @@ Each is polled once for all clients (`SharedPoll`), at the topic's own rate, and
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from engine.stats import BlockCells
 STATS_INTERVAL_S = 0.5
 REQUESTS_INTERVAL_S = 0.5
 BLOCKS_INTERVAL_S = 0.25
+RECENT_SHOWN = 20
 
 T = TypeVar("T")
 
@@ -76,6 +78,7 @@ class EngineTopics:
 
     async def _requests(self) -> str:
         report = await self._engine.requests_report()
+        report = replace(report, recent=report.recent[:RECENT_SHOWN])
         return frame_text("requests", self._documents.requests(report))
 
     async def _blocks(self) -> bytes:

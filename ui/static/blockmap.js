@@ -27,16 +27,18 @@
     // `onHover(index, cell)` with a block, or null; `onPick(index, cell)` for a click or Enter.
     constructor(canvas, owners, { onHover, onPick, onView }) {
       Object.assign(this, { canvas, owners, onHover, onPick, onView });
-      Object.assign(this, { cells: new Uint16Array(0), flashes: new Map(), selected: null, view: null, perCell: 1, columns: 1, rows: 1, size: 1 });
+      Object.assign(this, { cells: new Uint16Array(0), flashes: new Map(), selected: null, view: null, perCell: 1, width: 0, columns: 1, rows: 1, size: 1 });
       this.pixels = layer();
       this.hatched = layer();
-      this.sheet = layer();
       canvas.addEventListener("pointermove", (event) => this.point(event));
       canvas.addEventListener("pointerleave", () => this.select(null));
       canvas.addEventListener("click", (event) => this.pick(this.indexAt(event)));
       canvas.addEventListener("keydown", (event) => this.key(event));
       canvas.addEventListener("blur", () => this.select(null));
-      new ResizeObserver(() => this.restyle()).observe(canvas);
+      new ResizeObserver(() => {
+        this.width = canvas.clientWidth;
+        this.restyle();
+      }).observe(canvas);
     }
 
     // A frame from the server. What has just been taken flashes once.
@@ -94,7 +96,7 @@
 
     // Cells of 4 to 18 px in at most 320 px of height; where that is too small, a cell stands for several blocks.
     layout() {
-      const width = this.canvas.clientWidth;
+      const { width } = this;
       const [first, last] = this.span();
       const most = Math.floor(width / LEAST_CELL) * Math.floor(MOST_HEIGHT / LEAST_CELL);
       this.perCell = Math.max(1, Math.ceil((last - first) / most));
@@ -107,7 +109,7 @@
     }
 
     draw() {
-      if (!this.canvas.clientWidth || !this.cells.length) return;
+      if (!this.width || !this.cells.length) return;
       this.theme ??= { free: packed(themeColour("free")), cached: packed(themeColour("cached")), surface: `rgb(${themeColour("surface").join(" ")})` };
       this.layout();
       this.paint();
@@ -117,12 +119,8 @@
 
     // One pixel per cell into `pixels`, and into `hatched` where a block of the cell is shared.
     paint() {
-      const { columns, rows, cells, perCell } = this;
-      for (const canvas of [this.pixels, this.hatched]) if (canvas.width !== columns || canvas.height !== rows) Object.assign(canvas, { width: columns, height: rows });
-      const image = new ImageData(columns, rows);
-      const mask = new ImageData(columns, rows);
-      const colours = new Uint32Array(image.data.buffer);
-      const shared = new Uint32Array(mask.data.buffer);
+      const { cells, perCell } = this;
+      const { image, mask, colours, shared } = this.sheets();
       const table = new Map();
       const [first, last] = this.span();
       if (perCell === 1) {
@@ -137,6 +135,19 @@
       }
       this.pixels.getContext("2d").putImageData(image, 0, 0);
       this.hatched.getContext("2d").putImageData(mask, 0, 0);
+    }
+
+    // Empty images of the map's size, used again from frame to frame.
+    sheets() {
+      const { columns, rows } = this;
+      if (this.pixels.width !== columns || this.pixels.height !== rows || !this.images) {
+        for (const canvas of [this.pixels, this.hatched]) Object.assign(canvas, { width: columns, height: rows });
+        const [image, mask] = [new ImageData(columns, rows), new ImageData(columns, rows)];
+        this.images = { image, mask, colours: new Uint32Array(image.data.buffer), shared: new Uint32Array(mask.data.buffer) };
+      }
+      this.images.colours.fill(0);
+      this.images.shared.fill(0);
+      return this.images;
     }
 
     // A cell of several blocks has the mean of their colours, and is hatched if half of them are shared.
@@ -162,39 +173,31 @@
       return colour;
     }
 
-    // The layers, enlarged: colours, hatching, flashes, gaps, and a frame around the selected cell.
+    // The layers, enlarged: hatching where the mask is, colours beneath it, flashes, gaps, a frame around the selected cell. All
+    // on the canvas itself: drawing one large canvas onto another would cost more than all the rest.
     compose() {
       const { canvas, columns, rows, size } = this;
       const ratio = window.devicePixelRatio || 1;
       const cell = Math.max(1, Math.round(size * ratio));
       const [width, height] = [columns * cell, rows * cell];
-      const fullWidth = Math.round(canvas.clientWidth * ratio);
+      const fullWidth = Math.round(this.width * ratio);
       if (canvas.width !== fullWidth || canvas.height !== height) Object.assign(canvas, { width: fullWidth, height });
       const context = canvas.getContext("2d");
       context.imageSmoothingEnabled = false;
       context.clearRect(0, 0, fullWidth, height);
+      context.drawImage(this.hatched, 0, 0, width, height);
+      context.globalCompositeOperation = "source-in";
+      context.fillStyle = this.hatch(cell);
+      context.fillRect(0, 0, fullWidth, height);
+      context.globalCompositeOperation = "destination-over";
       context.drawImage(this.pixels, 0, 0, width, height);
-      this.overlay(context, width, height, this.hatched, this.hatch(cell));
+      context.globalCompositeOperation = "source-over";
       this.drawFlashes(context, cell);
       context.fillStyle = this.gaps(context, cell);
       context.globalCompositeOperation = "destination-out";
       context.fillRect(0, 0, width, height);
       context.globalCompositeOperation = "source-over";
       this.drawSelection(context, cell);
-    }
-
-    // A pattern over the cells of a mask.
-    overlay(context, width, height, mask, pattern) {
-      const sheet = this.sheet;
-      if (sheet.width !== width || sheet.height !== height) Object.assign(sheet, { width, height });
-      const over = sheet.getContext("2d");
-      over.globalCompositeOperation = "copy";
-      over.imageSmoothingEnabled = false;
-      over.drawImage(mask, 0, 0, width, height);
-      over.globalCompositeOperation = "source-in";
-      over.fillStyle = pattern;
-      over.fillRect(0, 0, width, height);
-      context.drawImage(sheet, 0, 0);
     }
 
     hatch(cell) {
@@ -228,7 +231,7 @@
     drawFlashes(context, cell) {
       const now = performance.now();
       const [first, last] = this.span();
-      context.fillStyle = document.body.classList.contains("dark") ? "#ffffff" : "#1a1f2b";
+      if (this.flashes.size) context.fillStyle = document.body.classList.contains("dark") ? "#ffffff" : "#1a1f2b";
       for (const [index, until] of this.flashes) {
         if (index < first || index >= last) continue;
         const at = Math.floor((index - first) / this.perCell);
