@@ -61,7 +61,7 @@
       this.flashTimer = 0;
       const now = performance.now();
       for (const [index, until] of this.flashes) if (until <= now) this.flashes.delete(index);
-      if (this.theme) this.compose();
+      this.compose();
       if (this.flashes.size) this.flashTimer = setTimeout(() => this.flash(), FLASH_STEP_MS);
     }
 
@@ -176,6 +176,7 @@
     // The layers, enlarged: hatching where the mask is, colours beneath it, flashes, gaps, a frame around the selected cell. All
     // on the canvas itself: drawing one large canvas onto another would cost more than all the rest.
     compose() {
+      if (!this.theme) return;
       const { canvas, columns, rows, size } = this;
       const ratio = window.devicePixelRatio || 1;
       const cell = Math.max(1, Math.round(size * ratio));
