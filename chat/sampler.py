@@ -1,4 +1,4 @@
-"""Writes `engine_samples`: one row a second while the engine is busy, one more when it has gone idle, then one a minute.
+"""Writes `engine_samples`: one row a second while the engine is busy and one before and after, one a minute while it is idle.
 
 So a stretch without rows is one in which no app ran. A row that cannot be stored waits for the next second, and the engine
 is only looked at, never asked, so it may be as busy as it likes.
@@ -61,6 +61,8 @@ class EngineSampler:
         sample = sample_of(stats, now, self._started)
         has_stepped = bool(self._lately) and self._lately[-1].num_steps != stats.num_steps
         is_busy = stats.num_running + stats.num_waiting > 0 or has_stepped
+        if is_busy and self._lately and self._lately[-1].time > self._kept_at:
+            self._pending.append(self._lately[-1])
         self._lately.append(sample)
         if is_busy or self._was_busy or now - self._kept_at >= IDLE_INTERVAL_S:
             self._pending.append(sample)

@@ -1,4 +1,4 @@
-"""Engine samples: a row per busy second, one at the end, one a minute when idle; none is lost."""
+"""Engine samples: a row per busy second and around them, one a minute when idle; none is lost."""
 
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
@@ -65,7 +65,7 @@ async def stored(storage: Storage, clock: FakeClock) -> list[tuple[int, int]]:
     return [(row.time - 1_000_000, row.num_running) for row in rows]
 
 
-async def test_busy_seconds_and_the_one_after_are_stored(
+async def test_busy_seconds_and_those_around_them_are_stored(
     sampler: EngineSampler, engine: StatsOnly, storage: Storage, clock: FakeClock
 ) -> None:
     busy = replace(IDLE, num_running=2)
@@ -74,7 +74,10 @@ async def test_busy_seconds_and_the_one_after_are_stored(
         engine.current = stats
         await sampler.tick()
         clock.advance(1)
-    assert await stored(storage, clock) == [(1, 0), (3, 2), (4, 0), (5, 0), (7, 2), (8, 0)]
+    assert await stored(storage, clock) == [
+        *((1, 0), (2, 0), (3, 2), (4, 0)),
+        *((5, 0), (6, 0), (7, 2), (8, 0)),
+    ]
 
 
 async def test_work_that_begins_and_ends_between_two_ticks_is_seen(

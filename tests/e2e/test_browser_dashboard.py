@@ -270,3 +270,20 @@ async def test_a_phone_shows_all_of_it_and_nothing_wider_than_itself(
     assert await phone.evaluate("document.documentElement.scrollWidth") == 390
     await stop_here.tap()
     await expect(phone.locator(".pt-dashboard tbody tr").first).to_have_text("No live requests")
+
+
+async def test_panels_keep_their_size_beside_the_rest_of_the_page(
+    page: Page, fake_server: AppProcess
+) -> None:
+    """Styles of other parts of the page do not reach in."""
+    await open_page(page, fake_server)
+    await open_dashboard(page)
+    await expect(page.locator("[data-facts=machine] > div")).to_have_count(9)
+    sizes = await page.evaluate(
+        """Object.fromEntries([...document.querySelectorAll(".pt-dashboard .pt-panel")]
+          .map((panel) => [panel.getAttribute("aria-label"), [panel.clientWidth, panel.clientHeight]]))"""
+    )
+    assert len(sizes) == 5
+    for name, (width, height) in sizes.items():
+        assert width > 380, name
+        assert height < 700, (name, height)

@@ -24,7 +24,7 @@
     constructor(panel) {
       [this.bars, this.basis, this.facts] = [".pt-bars", ".pt-fit-basis", "[data-facts]"].map((name) => panel.querySelector(name));
       this.saved = { by_forks: 0, by_prefix_cache: 0 };
-      this.bars.append(...POLICIES.map(([key, label]) => h("li", { "data-policy": key }, h("span", {}, label), h("span", { class: "pt-bar" }, h("i")), h("b", {}, "–"), h("span", { class: "pt-fit" }))));
+      this.bars.append(...POLICIES.map(([key, label]) => h("li", { "data-policy": key }, h("span", {}, label), h("span", { class: "pt-share" }, h("i")), h("b", {}, "–"), h("span", { class: "pt-fit" }))));
     }
 
     // From the topic `requests`, whose numbers are all of one moment.

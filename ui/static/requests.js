@@ -14,7 +14,7 @@
       this.count = panel.querySelector(".pt-request-count");
       panel.querySelector("thead tr").append(...COLUMNS.map((name) => h("th", { scope: "col" }, name)));
       this.none = h("tr", {}, h("td", { colspan: COLUMNS.length, class: "pt-none" }, "No live requests"));
-      this.more = h("button", { type: "button", class: "pt-button pt-more", hidden: true, onclick: () => this.toggleAll() }, "");
+      this.more = h("button", { type: "button", class: "pt-button pt-all-recent", hidden: true, onclick: () => this.toggleAll() }, "");
       panel.querySelector(".pt-table").after(this.more);
     }
 
@@ -77,7 +77,7 @@
 
   function stateOf(item) {
     if (item.state === "finished") return [...new Set(item.finish_reasons)].join(", ") || "finished";
-    return item.waiting_reason ? `${item.state} (${item.waiting_reason})` : item.state;
+    return item.waiting_reason ? `${item.state} (${item.state === "running" ? "some wait: " : ""}${item.waiting_reason})` : item.state;
   }
 
   function progressOf(item) {

@@ -73,7 +73,7 @@
       figure.append(svg("path", { d: `M0 ${HEIGHT}${steps}H${x(end)}V${HEIGHT}Z`, class: "pt-curve-area" }));
       for (const event of events) {
         if (!MARKED.has(event.kind)) continue;
-        const mark = svg("line", { x1: x(event.time_s), x2: x(event.time_s), y1: 0, y2: HEIGHT, class: `pt-mark pt-mark-${event.kind}` });
+        const mark = svg("line", { x1: x(event.time_s), x2: x(event.time_s), y1: 0, y2: HEIGHT, class: `pt-event pt-event-${event.kind}` });
         mark.append(svg("title", {}, WORDS[event.kind](event)));
         figure.append(mark);
       }
