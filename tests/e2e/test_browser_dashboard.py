@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Position, expect
 
 from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import open_page, send, start_long_answer, stop
@@ -65,7 +65,7 @@ async def test_a_block_tells_whose_it_is_and_opens_the_conversation(
     await page.wait_for_function(f"{MAP}.cells[2] >> 14 === 2")
     await page.locator(".pt-map").scroll_into_view_if_needed()
     at = await page.evaluate(f"[{MAP}.size * 2.4, {MAP}.size * 0.4]")
-    position = {"x": at[0], "y": at[1]}
+    position: Position = {"x": at[0], "y": at[1]}
     await page.locator(".pt-map").hover(position=position)
     caption = page.locator(".pt-hover")
     await expect(caption).to_have_text(
