@@ -4,6 +4,7 @@
 # make check    format, lint, types, import rules
 # make kernels  compile the GPU kernels for four GPUs, without one, and check the binaries
 # make bench    run every benchmark; each ends in one line of JSON
+# make bench-peers  install llama.cpp and vLLM apart (one is compiled, both are large) and run bench_cpu beside them
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -11,7 +12,7 @@ ARGS ?=
 # Tests run on all cores, but a browser and a model want memory too.
 WORKERS ?= 2
 
-.PHONY: run test clients check kernels bench screenshots clean
+.PHONY: run test clients check kernels bench bench-peers screenshots clean
 
 run: .venv/run.stamp
 	$(BIN)/python app.py $(ARGS)
@@ -34,11 +35,14 @@ kernels: .venv/run.stamp
 bench: .venv/dev.stamp
 	@set -e; for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python -m benchmarks.$$(basename $$file .py); done
 
+bench-peers: .venv/run.stamp .venv-peers/stamp
+	$(BIN)/python -m benchmarks.bench_cpu --peers .venv-peers/bin/python $(ARGS)
+
 screenshots: .venv/dev.stamp
 	$(BIN)/python -m ui.screenshots $(ARGS)
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers .pytest_cache .ruff_cache .hypothesis
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -52,6 +56,11 @@ clean:
 
 .venv/clients.stamp: requirements-clients.txt .venv/dev.stamp
 	$(BIN)/python -m pip install --quiet -r requirements-clients.txt
+	@touch $@
+
+.venv-peers/stamp: requirements-peers.txt
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet -r requirements-peers.txt
 	@touch $@
 
 .venv/dev.stamp: requirements.txt requirements-dev.txt | .venv/bin/python

@@ -28,6 +28,7 @@ def make_config(**changes: Any) -> SchedulerConfig:
         "model_identity": "none",
         "eos_token_ids": frozenset(),
         "bytes_per_token": BYTES_PER_TOKEN,
+        "num_speculative_tokens": 0,
     }
     return SchedulerConfig(**(defaults | changes))
 

@@ -1,0 +1,46 @@
+"""vLLM on the loads of bench_cpu: `python run_vllm_cpu.py FOLDER THREADS CASES`, arguments and output as in run_llama_cpp.py.
+
+Its offline engine in bfloat16, prefix caching off, greedy; the time is that of `LLM.generate`.
+"""
+
+import json
+import os
+import sys
+import time
+
+ROUNDS = 3
+
+
+def main() -> None:
+    folder, threads, cases = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+    os.environ.update(
+        OMP_NUM_THREADS=threads, VLLM_LOGGING_LEVEL="ERROR", VLLM_CPU_KVCACHE_SPACE="4"
+    )
+    from vllm import LLM, SamplingParams  # pyright: ignore[reportMissingImports]
+
+    longest = max(prompt + output for _, prompt, output in cases.values())
+    llm = LLM(folder, dtype="bfloat16", max_model_len=longest + 8, enable_prefix_caching=False)
+    results = {}
+    for name, (streams, num_prompt, num_output) in cases.items():
+        params = SamplingParams(temperature=0, max_tokens=max(1, num_output), ignore_eos=True)
+        figures = []
+        for salt in range(ROUNDS):
+            prompts = [
+                {
+                    "prompt_token_ids": [
+                        (salt * 7919 + i * 104_729 + t * 31) % 40_000 + 100
+                        for t in range(num_prompt)
+                    ]
+                }
+                for i in range(streams)
+            ]
+            started = time.perf_counter()
+            llm.generate(prompts, params, use_tqdm=False)
+            elapsed = time.perf_counter() - started
+            figures.append((streams * (num_output or num_prompt) / elapsed, elapsed))
+        results[name] = max(figures)
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
