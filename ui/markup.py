@@ -2,7 +2,7 @@
 
 Raw HTML in the source stays text, and whatever leaves this file has passed an allow-list (nh3), so a model's words
 can neither run a script nor fetch an image. Headings are shifted by two levels, because the page owns h1 and h2.
-Maths stays TeX, escaped, in elements of class `pt-math`. Code is coloured by pygments classes with the prefix `hl-`.
+Maths becomes MathML (ui/maths.py), else stays TeX, escaped, in elements of class `pt-math`. Code is coloured by pygments classes with the prefix `hl-`.
 Everything that may scroll sideways can take the focus.
 """
 
@@ -21,12 +21,16 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
+from ui import maths
+
 MAX_COLOURED_CHARS = 20_000
+LONG_FORMULA_CHARS = 60
 _LANGUAGE = re.compile(r"[A-Za-z0-9_+#.-]{1,30}")
 _TAGS = {
-    "a", "blockquote", "br", "button", "code", "del", "div", "em", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre", "s", "span", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul",
+    *maths.TAGS, "a", "blockquote", "br", "button", "code", "del", "div", "em", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre", "s", "span", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul",
 }  # fmt: skip
 _ATTRIBUTES = {
+    **maths.ATTRIBUTES,
     "a": {"href", "title"},
     "button": {"class", "type", "aria-label"},
     "code": {"class"},
@@ -34,10 +38,12 @@ _ATTRIBUTES = {
     "li": {"class"},
     "ol": {"start"},
     "pre": {"tabindex"},
-    "span": {"class", "role"},
+    "span": {"class", "role", "aria-label", "tabindex"},
     "td": {"class"},
     "th": {"class"},
 }
+_FORMULA = 'class="pt-formula" role="region" aria-label="Formula" tabindex="0"'
+_SMALL_SPACE = re.compile(r"-?\d?(\.\d+)?em")
 _formatter = HtmlFormatter(nowrap=True, classprefix="hl-")
 
 
@@ -55,8 +61,15 @@ def render_tokens(tokens: Sequence[Token]) -> str:
         attributes=_ATTRIBUTES,
         url_schemes={"http", "https", "mailto"},
         link_rel="noopener noreferrer nofollow",
+        attribute_filter=_kept_attribute,
         set_tag_attribute_values={"a": {"target": "_blank"}},
     )
+
+
+def _kept_attribute(tag: str, name: str, value: str) -> str | None:
+    """A formula must not push others away."""
+    is_space = tag == "mspace" and name == "width"
+    return None if is_space and not _SMALL_SPACE.fullmatch(value) else value
 
 
 def normalise(text: str) -> str:
@@ -91,14 +104,23 @@ def _render_fence(self: Any, tokens: Sequence[Token], index: int, options: Any, 
 def _render_math_inline(
     self: Any, tokens: Sequence[Token], index: int, options: Any, env: Any
 ) -> str:
-    return f'<span class="pt-math" role="math">{escapeHtml(tokens[index].content.strip())}</span>'
+    tex = tokens[index].content.strip()
+    mathml = maths.to_mathml(tex, block=False)
+    if mathml is None:
+        return f'<span class="pt-math" role="math">{escapeHtml(tex)}</span>'
+    return mathml if len(tex) < LONG_FORMULA_CHARS else f"<span {_FORMULA}>{mathml}</span>"
 
 
 def _render_math_block(
     self: Any, tokens: Sequence[Token], index: int, options: Any, env: Any
 ) -> str:
-    tex = escapeHtml(tokens[index].content.strip())
-    return f'<div class="pt-math pt-math-block" role="math" tabindex="0">{tex}</div>\n'
+    tex = tokens[index].content.strip()
+    mathml = maths.to_mathml(tex, block=True)
+    if mathml is None:
+        return (
+            f'<div class="pt-math pt-math-block" role="math" tabindex="0">{escapeHtml(tex)}</div>\n'
+        )
+    return f"<div {_FORMULA}>{mathml}</div>\n"
 
 
 def _render_table_open(

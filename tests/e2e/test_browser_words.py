@@ -63,7 +63,11 @@ class TestWords:
         await expect(answer.locator("h4")).to_have_text("A heading")
         await expect(answer.locator(".pt-code code .hl-k").first).to_have_text("def")
         await expect(answer.locator("td.pt-right")).to_have_text("1")
-        await expect(answer.locator(".pt-math")).to_have_text("x^2")
+        await expect(answer.locator("math msup")).to_have_text("x2")
+        drawn = "(all) => all.map((part) => part.getBoundingClientRect().bottom)"
+        base, exponent = await answer.locator("math msup > *").evaluate_all(drawn)
+        assert exponent < base
+        await answer.get_by_role("button", name="Copy", exact=True).click()
         await expect(answer).to_contain_text("It costs $5 or $10")
 
     async def test_a_hostile_answer_stays_text(self, page: Page, fake_server: AppProcess) -> None:

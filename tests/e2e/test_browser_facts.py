@@ -1,0 +1,118 @@
+"""What the page tells of answers, in a real browser: facts, seeds, failures, a full context, keys."""
+
+import asyncio
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.e2e.app_process import AppProcess
+from tests.e2e.browsing import open_page, send
+from tests.e2e.test_browser_candidates import frames_of
+from tests.e2e.test_browser_settings import say, stored
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+
+
+async def test_all_facts_are_a_click_away_and_a_seed_is_used_again(
+    page: Page, fake_server: AppProcess
+) -> None:
+    sent = frames_of(page)
+    await open_page(page, fake_server)
+    await say(page, "hello")
+    line = page.get_by_role("button", name="12 tokens ·")
+    await expect(line).to_have_attribute("aria-expanded", "false")
+    await line.click()
+    facts = page.locator(".pt-facts")
+    await expect(facts).to_contain_text("Modelfake")
+    await expect(facts).to_contain_text("Prompt12 tokens, 0 of them cached")
+    await expect(facts).to_contain_text("Temperature0.8")
+    seed = facts.get_by_role("button", name="use it again")
+    number = int(await seed.inner_text())
+    await seed.click()
+    chip = page.get_by_role("button", name=f"Seed {number} is used; draw freely again")
+    await expect(chip).to_be_visible()
+    await say(page, "again")
+    tree = await asyncio.to_thread(
+        fake_server.get, f"/api/conversations/{page.url.rpartition('#')[2]}"
+    )
+    assert tree["messages"][-1]["seed"] == number
+    await chip.click()
+    await expect(chip).to_be_hidden()
+    assert (await stored(page, fake_server))["sampling"] == {}
+    assert "sampling" not in [frame for frame in sent if frame["type"] == "send"][-1]
+
+
+async def test_a_failed_answer_keeps_its_reason_over_a_reload_and_is_tried_again(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await send(page, "please stumble")
+    note = page.locator(".pt-assistant .pt-note")
+    await expect(note).to_contain_text("This answer failed: the scripted engine has stumbled")
+    await page.reload()
+    await expect(note).to_contain_text("This answer failed: the scripted engine has stumbled")
+    await note.get_by_role("button", name="Retry").click()
+    await expect(page.locator(".pt-assistant")).to_have_attribute("data-status", "done")
+    await expect(page.locator(".pt-assistant .pt-count")).to_have_text("2/2")
+
+
+async def test_the_meter_fills_and_a_full_context_is_a_choice(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    meter = page.locator(".pt-context-meter")
+    await expect(meter).to_be_hidden()
+    await say(page, "a" * 900)
+    await expect(meter).to_have_text("45 %")
+    await say(page, "b" * 700)
+    await expect(meter).to_have_attribute("data-level", "high")
+    await send(page, "c" * 700)
+    pending = page.locator(".pt-pending")
+    await expect(pending.get_by_role("alert")).to_contain_text("too long for the model")
+    await page.reload()
+    await expect(page.get_by_label("Message", exact=True)).to_have_value("c" * 700)
+    await page.get_by_role("button", name="Send").click()
+    await pending.get_by_role("button", name="Leave out the oldest turns").click()
+    answer = page.locator(".pt-assistant[data-status=done]").nth(2)
+    await expect(answer).to_be_visible()
+    await expect(page.locator(".pt-user")).to_have_count(3)
+    await answer.locator(".pt-meta").click()
+    await expect(page.locator(".pt-facts")).to_contain_text(
+        "Left out of the promptthe oldest 2 messages"
+    )
+    await expect(meter).to_have_attribute(
+        "aria-label",
+        "Context: 1,599 of 2,048 tokens. When it is full, the oldest turns are left out of the prompt.",
+    )
+    await meter.click()
+    await expect(
+        page.get_by_role("dialog").get_by_label("Leave the oldest turns out")
+    ).to_be_checked()
+
+
+async def test_the_keys_are_listed_and_lead_where_they_say(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await page.locator(".pt-scroll").focus()
+    await page.keyboard.press("?")
+    dialog = page.get_by_role("dialog", name="Keyboard shortcuts")
+    await expect(dialog.locator("dt")).to_have_count(9)
+    await page.keyboard.press("Escape")
+    await expect(dialog).to_have_count(0)
+    await page.keyboard.press("/")
+    box = page.get_by_label("Message", exact=True)
+    await expect(box).to_be_focused()
+    await page.keyboard.type("what/where?")
+    await expect(box).to_have_value("what/where?")
+
+
+async def test_the_models_own_system_prompt_can_be_seen(page: Page, server: AppProcess) -> None:
+    await open_page(page, server)
+    defaults = await asyncio.to_thread(server.get, "/api/defaults")
+    await page.get_by_role("button", name="Settings of this conversation").click()
+    note = page.get_by_role("dialog").locator("label", has_text="System prompt").locator("small")
+    said = defaults["system_prompt"]
+    await expect(note).to_have_text(
+        f"Empty: the model's own template says “{said}”." if said else "Empty: the model gets none."
+    )

@@ -1,0 +1,190 @@
+"""Settings in a real browser: a conversation's own, a new chat's, this browser's, and presets."""
+
+import asyncio
+
+import pytest
+from playwright.async_api import Locator, Page, expect
+
+from tests.e2e.app_process import AppProcess
+from tests.e2e.browsing import open_page, send
+from tests.e2e.test_browser_candidates import frames_of
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+
+
+async def open_dialog(page: Page) -> Locator:
+    await page.get_by_role("button", name="Settings of this conversation").click()
+    return page.get_by_role("dialog")
+
+
+async def say(page: Page, text: str) -> None:
+    """Send a message and wait for its answer."""
+    answers = page.locator(".pt-assistant[data-status=done]")
+    before = await answers.count()
+    await send(page, text)
+    await expect(answers).to_have_count(before + 1)
+
+
+async def stored(page: Page, server: AppProcess) -> dict:
+    """The page's conversation as the server has it."""
+    identity = page.url.rpartition("#")[2]
+    tree = await asyncio.to_thread(server.get, f"/api/conversations/{identity}")
+    return tree["conversation"]
+
+
+async def test_a_new_chat_takes_its_settings_to_its_first_answer(
+    page: Page, fake_server: AppProcess
+) -> None:
+    sent = frames_of(page)
+    await open_page(page, fake_server)
+    dialog = await open_dialog(page)
+    await expect(dialog).to_have_attribute("open", "")
+    await expect(dialog.get_by_role("heading")).to_have_text("Settings of the new chat")
+    await dialog.get_by_label("System prompt").fill("Answer in rhymes.")
+    await dialog.get_by_label("Temperature").fill("0.3")
+    await dialog.get_by_label("Stop strings").fill("END\nSTOP")
+    await dialog.get_by_label("Leave the oldest turns out").check()
+    await dialog.get_by_role("button", name="Save", exact=True).click()
+    await expect(dialog).to_have_count(0)
+    await page.reload()
+    await say(page, "hello")
+    (frame,) = [frame for frame in sent if frame["type"] == "send"]
+    sampling = {"temperature": 0.3, "stop": ["END", "STOP"]}
+    assert frame["system_prompt"] == "Answer in rhymes."
+    assert frame["sampling"] == sampling
+    await expect(page.locator(".pt-context-meter")).to_have_attribute(
+        "aria-label",
+        "Context: 50 of 2,048 tokens. When it is full, the oldest turns are left out"
+        " of the prompt.",
+    )
+    conversation = await stored(page, fake_server)
+    assert conversation["system_prompt"] == "Answer in rhymes."
+    assert (conversation["sampling"], conversation["when_full"]) == (sampling, "drop_oldest")
+    await page.get_by_role("button", name="New chat").click()
+    dialog = await open_dialog(page)
+    await expect(dialog.get_by_label("System prompt")).to_have_value("")
+
+
+async def test_a_conversation_keeps_its_own_settings_over_those_of_the_browser(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await page.add_init_script(
+        """localStorage.setItem("pageturn.sampling", '{"temperature": 0.5, "top_k": 7}')"""
+    )
+    sent = frames_of(page)
+    await open_page(page, fake_server)
+    await say(page, "one")
+    dialog = await open_dialog(page)
+    await expect(dialog.get_by_role("heading")).to_have_text("Settings of this conversation")
+    temperature = dialog.get_by_label("Temperature")
+    await expect(temperature).to_have_value("")
+    await expect(temperature).to_have_attribute("placeholder", "0.5")
+    await temperature.fill("1.1")
+    await dialog.get_by_label("Answers").fill("2")
+    await dialog.get_by_role("button", name="Save", exact=True).click()
+    await expect(page.get_by_role("button", name="2 answers")).to_have_attribute(
+        "aria-pressed", "true"
+    )
+    await send(page, "two")
+    await expect(page.locator(".pt-card[data-status=done]")).to_have_count(2)
+    first, second = [frame for frame in sent if frame["type"] == "send"]
+    assert first["sampling"] == {"temperature": 0.5, "top_k": 7}
+    assert (second["sampling"], second["n"]) == ({"top_k": 7}, 2)
+    assert (await stored(page, fake_server))["sampling"] == {"temperature": 1.1, "n": 2}
+    await page.keyboard.press("1")
+    await page.get_by_role("button", name="Regenerate", exact=True).last.click()
+    await expect(page.locator(".pt-assistant[data-status=done]")).to_have_count(2)
+    (again,) = [frame for frame in sent if frame["type"] == "regenerate"]
+    assert again["n"] == 1
+
+
+async def test_what_the_server_refuses_is_said_in_the_dialog(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await say(page, "one")
+    dialog = await open_dialog(page)
+    await dialog.get_by_label("Stop strings").fill("\n".join(f"s{i}" for i in range(17)))
+    await dialog.get_by_role("button", name="Save", exact=True).click()
+    await expect(dialog.get_by_role("alert")).to_contain_text("at most 16 stop strings")
+    await page.keyboard.press("Escape")
+    await expect(dialog).to_have_count(0)
+
+
+async def test_presets_fill_the_fields_and_own_ones_stay_in_this_browser(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    dialog = await open_dialog(page)
+    preset = dialog.get_by_label("Preset", exact=True)
+    await preset.select_option("Creative")
+    await expect(dialog.get_by_label("Temperature")).to_have_value("1.2")
+    await expect(dialog.get_by_label("Min p")).to_have_value("0.05")
+    await dialog.get_by_label("Top k").fill("40")
+    await dialog.get_by_label("Name of a preset").fill("Mine")
+    await dialog.get_by_role("button", name="Save preset").click()
+    await expect(preset).to_have_value("Mine")
+    await page.keyboard.press("Escape")
+    await page.reload()
+    dialog = await open_dialog(page)
+    preset = dialog.get_by_label("Preset", exact=True)
+    await preset.select_option("Precise")
+    await expect(dialog.get_by_label("Top k")).to_have_value("")
+    await expect(dialog.get_by_role("button", name="Delete this preset")).to_be_hidden()
+    await preset.select_option("Mine")
+    await expect(dialog.get_by_label("Top k")).to_have_value("40")
+    await dialog.get_by_role("button", name="Delete this preset").click()
+    await expect(preset.locator("option")).to_have_text(
+        ["Choose a preset…", "Precise", "Balanced", "Creative"]
+    )
+
+
+async def test_the_defaults_of_the_browser_come_from_their_tab(
+    page: Page, fake_server: AppProcess
+) -> None:
+    sent = frames_of(page)
+    await open_page(page, fake_server)
+    await page.get_by_role("tab", name="Settings").click()
+    await page.get_by_role("button", name="Creative").click()
+    await expect(page.get_by_label("number input for Temperature")).to_have_value("1.2")
+    await page.get_by_label("System prompt of new chats").fill("Be brief.")
+    await page.get_by_label("number input for Answers").fill("2")
+    await page.keyboard.press("Tab")
+    await page.wait_for_function("localStorage.getItem('pageturn.sampling')?.includes('\"n\":2')")
+    await page.get_by_role("tab", name="Chat").click()
+    await send(page, "hello")
+    await expect(page.locator(".pt-card[data-status=done]")).to_have_count(2)
+    (frame,) = [frame for frame in sent if frame["type"] == "send"]
+    assert frame["sampling"] == {"temperature": 1.2, "min_p": 0.05}
+    assert (frame["n"], frame["system_prompt"]) == (2, "Be brief.")
+    await page.get_by_role("tab", name="Settings").click()
+    await page.get_by_role("button", name="Back to the defaults").click()
+    await expect(page.get_by_label("number input for Temperature")).to_have_value("0.8")
+    await expect(page.get_by_label("System prompt of new chats")).to_have_value("")
+
+
+async def test_slider_thumbs_can_be_seen_in_both_themes(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await page.get_by_role("tab", name="Settings").click()
+    slider = page.locator(".pt-settings input[type=range]").first
+    await slider.wait_for()
+    thumb = "(range) => getComputedStyle(range, '::-webkit-slider-thumb').backgroundColor"
+    for scheme, colour in (("light", "rgb(79, 70, 229)"), ("dark", "rgb(109, 102, 240)")):
+        await page.emulate_media(color_scheme=scheme)  # pyright: ignore[reportArgumentType]
+        await expect(page.locator("body")).to_have_css(
+            "background-color", "rgb(255, 255, 255)" if scheme == "light" else "rgb(15, 17, 23)"
+        )
+        assert await slider.evaluate(thumb) == colour
+
+
+async def test_a_phone_shows_the_dialog_whole(phone: Page, fake_server: AppProcess) -> None:
+    await open_page(phone, fake_server)
+    dialog = await open_dialog(phone)
+    box = await dialog.bounding_box()
+    assert box is not None
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 390
+    assert await dialog.evaluate("(d) => d.scrollWidth <= d.clientWidth")
+    await expect(dialog.get_by_role("button", name="Save", exact=True)).to_be_in_viewport()
