@@ -71,18 +71,18 @@ async def test_the_meter_fills_and_a_full_context_is_a_choice(
     await expect(pending.get_by_role("alert")).to_contain_text("too long for the model")
     await page.reload()
     await expect(page.get_by_label("Message", exact=True)).to_have_value("c" * 700)
-    await page.get_by_role("button", name="Send").click()
+    await page.get_by_role("button", name="Send", exact=True).click()
     await pending.get_by_role("button", name="Leave out the oldest turns").click()
     answer = page.locator(".pt-assistant[data-status=done]").nth(2)
     await expect(answer).to_be_visible()
     await expect(page.locator(".pt-user")).to_have_count(3)
     await answer.locator(".pt-meta").click()
     await expect(page.locator(".pt-facts")).to_contain_text(
-        "Left out of the promptthe oldest 2 messages"
+        "Left out of the promptthe oldest 4 messages"
     )
     await expect(meter).to_have_attribute(
         "aria-label",
-        "Context: 1,599 of 2,048 tokens. When it is full, the oldest turns are left out of the prompt.",
+        "Context: 719 of 2,048 tokens. When it is full, the oldest turns are left out of the prompt.",
     )
     await meter.click()
     await expect(

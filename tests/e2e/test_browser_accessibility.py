@@ -1,0 +1,85 @@
+"""axe-core finds nothing serious or critical in any view, in light and dark, wide and on a phone."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Browser, Page, expect
+
+from tests.e2e.app_process import AppProcess
+from tests.e2e.browsing import open_page, send
+from tests.e2e.conftest import DESKTOP, PHONE
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+GRAVE = ("serious", "critical")
+OPTIONS = {"resultTypes": ["violations"]}
+
+
+async def assert_clean(page: Page, view: str) -> None:
+    """No grave finding; the message names rule and elements."""
+    results = await Axe().run(page, options=OPTIONS)
+    grave = [
+        f"{found['id']}: {[node['html'][:120] for node in found['nodes'][:3]]}"
+        for found in results.response["violations"]
+        if found["impact"] in GRAVE
+    ]
+    assert grave == [], view
+
+
+@pytest_asyncio.fixture(
+    loop_scope="module",
+    params=[("wide", "light"), ("wide", "dark"), ("phone", "light"), ("phone", "dark")],
+    ids="-".join,
+)
+async def window(request: pytest.FixtureRequest, browser: Browser) -> AsyncIterator[Page]:
+    size, scheme = request.param
+    phone = size == "phone"
+    context = await browser.new_context(
+        viewport=PHONE if phone else DESKTOP,  # pyright: ignore[reportArgumentType]
+        is_mobile=phone,
+        has_touch=phone,
+        color_scheme=scheme,
+        reduced_motion="reduce",
+    )
+    yield await context.new_page()
+    await context.close()
+
+
+async def test_no_view_has_a_grave_fault(window: Page, fake_server: AppProcess) -> None:
+    page = window
+    await open_page(page, fake_server)
+    await assert_clean(page, "an empty chat")
+    await send(page, "markdown")
+    answer = page.locator(".pt-assistant[data-status=done]")
+    await expect(answer).to_have_count(1)
+    await answer.locator("button.pt-meta").click()
+    await assert_clean(page, "an answer with its facts")
+    await page.get_by_role("button", name="Regenerate several ways").click()
+    await assert_clean(page, "a menu")
+    await page.get_by_role("menuitem", name="Different temperatures").click()
+    await assert_clean(page, "temperatures")
+    await page.get_by_role("button", name="Regenerate", exact=True).last.click()
+    await expect(page.locator(".pt-card[data-status=done]")).to_have_count(3)
+    await page.get_by_role("button", name="Compare").click()
+    await page.locator(".pt-leaves").first.focus()
+    await expect(page.locator(".pt-choices")).to_be_visible()
+    await assert_clean(page, "candidates compared")
+    await page.get_by_role("button", name="Settings of this conversation").click()
+    await assert_clean(page, "settings of a conversation")
+    await page.keyboard.press("Escape")
+    await page.locator(".pt-scroll").focus()
+    await page.keyboard.press("?")
+    await assert_clean(page, "the list of keys")
+    await page.keyboard.press("Escape")
+    await send(page, "please stumble, " + window.url[-8:])
+    await expect(
+        page.locator(".pt-card[data-status=error], .pt-error, [data-status=error]").first
+    ).to_be_visible()
+    await assert_clean(page, "a failure")
+    for tab in ("Dashboard", "Settings"):
+        await page.get_by_role("tab", name=tab).click()
+        await page.wait_for_function(
+            f"document.querySelector('[role=tab][aria-selected=true]').textContent.includes('{tab}')"
+        )
+        await assert_clean(page, tab)
