@@ -1,7 +1,7 @@
 """The whole app around the scripted engine, as a process: `python -m tests.e2e.fake_app --port N --data-dir FOLDER`.
 
 Takes the app's own options. What is answered depends on the last user message: "long" gives 400 words, "hostile" text
-that tries to become a script, "markdown" a table, code and maths, "stumble" a failure the first time; anything else twelve words.
+that tries to become a script, "markdown" a table, code and maths, "stumble" a failure the first time, "echo" what follows it; anything else twelve words.
 """
 
 import sys
@@ -14,6 +14,7 @@ from app import create_app
 from tests.fake_engine import FakeEngine
 
 TOKEN_INTERVAL_S = 0.02
+PIECES = 20
 HOSTILE = (
     "<script>window.hacked = 1</script> <img src=x onerror='window.hacked = 2'> "
     "[a link](javascript:window.hacked=3) ${window.hacked = 4} {{window.hacked = 5}} "
@@ -31,6 +32,10 @@ def script(prompt: Sequence[int], index: int) -> list[str]:
     """The answer in pieces; candidates differ."""
     text = bytes(prompt).decode(errors="replace")
     question = text.rpartition("<user>")[2]
+    if question.startswith("echo "):
+        said = question.removeprefix("echo ").removesuffix("\n")
+        size = len(said) // PIECES + 1
+        return [said[i : i + size] for i in range(0, len(said), size)]
     if "hostile" in question:
         return [HOSTILE]
     if "markdown" in question:

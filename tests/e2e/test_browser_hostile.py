@@ -1,0 +1,161 @@
+"""Hostile texts in a real browser, as messages, titles and system prompts: nothing runs, nothing is fetched, nothing moves."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.async_api import Page, Request, expect
+
+from tests.e2e.app_process import AppProcess
+from tests.e2e.browsing import open_page, send
+from tests.e2e.hostile import TEXTS
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+PER_CONVERSATION = 12
+LONGEST_STREAMED = 700
+ELEMENTS = "img, script, iframe, object, embed, video, style, link, meta, form:not(.pt-dialog > form), svg:not(.pt-icon), base, template"
+
+# Everything that would show that a text has become more than text.
+SPOILED = f"""() => {{
+  const wide = [...document.querySelectorAll('.pt-message, .pt-card, .pt-conversation, .pt-dialog, .pt-composer')]
+    .filter((part) => part.offsetParent && part.getBoundingClientRect().right > innerWidth + 1)
+    .map((part) => `${{part.className}} is ${{part.getBoundingClientRect().right}} wide`);
+  const page = document.documentElement;
+  return [
+    ...(window.hacked === undefined ? [] : ['a script ran']),
+    ...[...document.querySelectorAll('.pt-log, .pt-list, .pt-dialog')].flatMap((part) => [...part.querySelectorAll('{ELEMENTS}')].map((found) => found.outerHTML.slice(0, 80))),
+    ...[...document.querySelectorAll('.pt-log *')].flatMap((part) => [...part.attributes].filter(({{ name, value }}) => name.startsWith('on') || /^\\s*(javascript|data|vbscript):/i.test(value)).map(({{ name }}) => name)),
+    ...(page.scrollWidth > innerWidth ? [`the page is ${{page.scrollWidth}} wide`] : []),
+    ...(page.scrollHeight > innerHeight ? [`the page is ${{page.scrollHeight}} high`] : []),
+    ...(document.querySelector('.pt-input').getBoundingClientRect().bottom > innerHeight ? ['the composer is gone'] : []),
+    ...wide,
+  ];
+}}"""
+
+
+def watch_requests(page: Page, server: AppProcess) -> list[str]:
+    """Addresses outside of the server that the page asks for from now on."""
+    foreign: list[str] = []
+    host = urlsplit(server.url).netloc
+
+    def note(request: Request) -> None:
+        address = urlsplit(request.url)
+        if address.scheme not in ("data", "blob") and address.netloc != host:
+            foreign.append(request.url)
+
+    page.on("request", note)
+    return foreign
+
+
+def chunks(texts: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    for start in range(0, len(texts), size):
+        yield texts[start : start + size]
+
+
+def imported(server: AppProcess, texts: Sequence[str], title: str) -> str:
+    """A conversation whose messages are `texts`, each said by both; returns its id."""
+    messages, parent = [], None
+    for number, text in enumerate(texts):
+        for role in ("user", "assistant"):
+            identity = f"{role}{number}"
+            messages.append(
+                {
+                    "id": identity,
+                    "parent_id": parent,
+                    "role": role,
+                    "content": text,
+                    "status": "done",
+                }
+            )
+            parent = identity
+    document = {
+        "format": "pageturn.conversation",
+        "version": 1,
+        "conversation": {
+            "title": " ".join(title.split())[:200] or "nothing",
+            "system_prompt": title,
+            "sampling": {},
+            "pinned": False,
+            "head_id": parent,
+        },
+        "messages": messages,
+    }
+    return server.post("/api/conversations/import", document)["id"]
+
+
+async def open_each(page: Page, server: AppProcess) -> None:
+    """Open conversations that together show every text, and look at each."""
+    foreign = watch_requests(page, server)
+    await open_page(page, server)
+    for part in chunks(TEXTS, PER_CONVERSATION):
+        identity = await asyncio.to_thread(imported, server, part, part[0])
+        await page.evaluate("(id) => Pageturn.chat.open(id)", identity)
+        await expect(page.locator(".pt-message")).to_have_count(2 * len(part))
+        assert await page.evaluate(SPOILED) == [], part
+        await page.get_by_role("button", name="Settings of this conversation").click()
+        await expect(page.get_by_role("dialog").get_by_label("System prompt")).to_have_value(
+            part[0].replace("\r\n", "\n").replace("\r", "\n")
+        )
+        assert await page.evaluate(SPOILED) == [], part
+        await page.keyboard.press("Escape")
+    assert foreign == []
+
+
+async def test_hostile_texts_stay_text_on_a_wide_page(page: Page, fake_server: AppProcess) -> None:
+    await open_each(page, fake_server)
+
+
+async def test_hostile_texts_stay_text_on_a_phone(phone: Page, fake_server: AppProcess) -> None:
+    await open_each(phone, fake_server)
+
+
+async def test_hostile_texts_stay_text_as_titles(page: Page, fake_server: AppProcess) -> None:
+    await open_page(page, fake_server)
+    before = await page.locator(".pt-conversation").count()
+    for text in TEXTS:
+        await asyncio.to_thread(imported, fake_server, ["x"], text)
+    await expect(page.locator(".pt-conversation").nth(before)).to_be_attached()
+    assert await page.evaluate(SPOILED) == []
+
+
+async def test_hostile_texts_stay_text_while_they_stream(
+    page: Page, fake_server: AppProcess
+) -> None:
+    foreign = watch_requests(page, fake_server)
+    await open_page(page, fake_server)
+    fitting = [text for text in TEXTS if len(text.encode()) < LONGEST_STREAMED and text.strip()]
+    assert len(fitting) >= 60
+    for text in fitting:
+        await page.evaluate("() => Pageturn.chat.open(null)")
+        await expect(page.locator(".pt-message")).to_have_count(0)
+        await send(page, f"echo {text}")
+        await expect(page.locator(".pt-assistant[data-status=done]")).to_have_count(1)
+        assert await page.evaluate(SPOILED) == [], text
+    assert foreign == []
+
+
+async def test_hostile_candidates_are_compared_and_stay_text(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await page.get_by_role("button", name="3 answers").click()
+    await send(page, "hostile")
+    await expect(page.locator(".pt-card[data-status=done]")).to_have_count(3)
+    await page.get_by_role("button", name="Compare").click()
+    await expect(page.locator(".pt-leaves")).to_have_count(3)
+    assert await page.evaluate(SPOILED) == []
+
+
+async def test_using_the_whole_page_asks_nobody_but_the_server(
+    page: Page, fake_server: AppProcess
+) -> None:
+    foreign = watch_requests(page, fake_server)
+    await open_page(page, fake_server)
+    await send(page, "markdown")
+    await expect(page.locator(".pt-assistant[data-status=done]")).to_have_count(1)
+    for tab in ("Dashboard", "Settings", "Chat"):
+        await page.get_by_role("tab", name=tab).click()
+    await page.reload()
+    await expect(page.locator(".pt-assistant[data-status=done]")).to_have_count(1)
+    assert foreign == []
