@@ -14,7 +14,7 @@ from fastapi.staticfiles import StaticFiles
 from gradio.themes import Base
 from gradio.themes.utils import colors, sizes
 
-from ui.static_files import PREFIX, SCRIPTS, STATIC, STYLES, address_of
+from ui.static_files import PREFIX, STATIC, Bundle, script_bundle, style_bundle
 
 _HERE = Path(__file__).parent
 MAX_THREADS = 8
@@ -46,6 +46,8 @@ def build_ui() -> gr.Blocks:
 
 def mount(app: FastAPI) -> FastAPI:
     """Serve the page at `/` and its files at `/static/pageturn`; routes added to `app` before this come first."""
+    script, style = script_bundle(), style_bundle()
+    app.router.routes += [script.route(), style.route()]
     app.mount(f"/{PREFIX}", StaticFiles(directory=STATIC), name="pageturn-static")
     page = build_ui()
     page.max_threads = MAX_THREADS
@@ -54,7 +56,7 @@ def mount(app: FastAPI) -> FastAPI:
         app,
         page,
         path="/",
-        head=_head(),
+        head=_head(script, style),
         theme=_theme(),
         footer_links=[],
         run_history=False,
@@ -126,14 +128,10 @@ def _text_controls() -> list[gr.Textbox]:
     ]
 
 
-def _head() -> str:
-    """Styles and, in this order, scripts. The shell adds them one by one, so a loader keeps their order."""
-    styles = [f'<link rel="stylesheet" href="{address_of(name)}">' for name in STYLES]
-    loader = (
-        f"for (const src of {json.dumps([address_of(name) for name in SCRIPTS])}) "
-        "document.head.append(Object.assign(document.createElement('script'), { src, async: false }));"
+def _head(script: Bundle, style: Bundle) -> str:
+    return (
+        f'<link rel="stylesheet" href="{style.address}">\n<script src="{script.address}"></script>'
     )
-    return "\n".join([*styles, f"<script>{loader}</script>"])
 
 
 def _theme() -> Base:

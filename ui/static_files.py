@@ -1,7 +1,13 @@
-"""The page's own scripts and styles, in the order in which they load, and their addresses."""
+"""The page's own scripts and styles, in the order in which they load, and how they are served."""
 
 import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 STATIC = Path(__file__).parent / "static"
 PREFIX = "static/pageturn"
@@ -49,7 +55,39 @@ SCRIPTS = (
 STYLES = ("page.css", "chat.css", "popups.css", "tree.css", "dashboard.css")
 
 
-def address_of(name: str) -> str:
-    """Relative to the page; a changed file has a new address."""
-    digest = hashlib.blake2b((STATIC / name).read_bytes(), digest_size=6).hexdigest()
-    return f"{PREFIX}/{name}?v={digest}"
+@dataclass(frozen=True)
+class Bundle:
+    """Several files as one, so that the page waits for one script and one style sheet."""
+
+    name: str
+    media_type: str
+    content: bytes
+
+    @property
+    def address(self) -> str:
+        """Relative to the page; a changed bundle has a new address."""
+        digest = hashlib.blake2b(self.content, digest_size=6).hexdigest()
+        return f"{PREFIX}/{self.name}?v={digest}"
+
+    def route(self) -> Route:
+        """Serves it, to be kept for good: what changes has another address."""
+        headers = {"Cache-Control": "public, max-age=31536000, immutable"}
+
+        async def serve(request: Request) -> Response:
+            return Response(self.content, media_type=self.media_type, headers=headers)
+
+        return Route(f"/{PREFIX}/{self.name}", serve)
+
+
+def script_bundle() -> Bundle:
+    """All scripts, in their order."""
+    return Bundle("all.js", "text/javascript", _joined(SCRIPTS))
+
+
+def style_bundle() -> Bundle:
+    """All styles, in their order."""
+    return Bundle("all.css", "text/css", _joined(STYLES))
+
+
+def _joined(names: Sequence[str]) -> bytes:
+    return b"\n".join((STATIC / name).read_bytes() for name in names)
