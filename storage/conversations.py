@@ -18,6 +18,7 @@ from storage.duplicating import duplicate
 from storage.importing import add_imports
 from storage.listing import list_page, record_of
 from storage.models import GENERATING, Conversation, Message
+from storage.neighbours import load_neighbours
 from storage.records import (
     AnswerEnd,
     AnswerText,
@@ -97,13 +98,16 @@ class ConversationStore:
     async def view(
         self, conversation_id: str
     ) -> tuple[ConversationRecord, MessageTree, dict[str, MessageRecord]]:
-        """A conversation with the messages on the path to its head and its open candidates, by id."""
+        """A conversation with the messages on the path to its head and its open candidates, by id.
+
+        The tree has that path and its siblings.
+        """
 
         async def work(
             session: AsyncSession,
         ) -> tuple[ConversationRecord, MessageTree, dict[str, MessageRecord]]:
             conversation = await visible(session, conversation_id)
-            tree = await load_tree(session, conversation_id)
+            tree = await load_neighbours(session, conversation_id, conversation.head_id)
             ids = tree.path(conversation.head_id)
             if conversation.open_generation_id is not None:
                 ids += tree.answers(conversation.open_generation_id)
