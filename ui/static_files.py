@@ -37,6 +37,7 @@ SCRIPTS = (
     "transfers.js",
     "conversations.js",
     "transcript.js",
+    "sending.js",
     "outline.js",
     "tree.js",
     "chat.js",

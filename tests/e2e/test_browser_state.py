@@ -104,3 +104,62 @@ async def test_a_message_written_while_the_model_loads_is_sent_by_itself(
         pass
     assert frame["content"] == "hello"
     await expect(page.locator(".pt-pending")).not_to_contain_text("Will be sent")
+
+
+async def test_while_the_prompt_is_read_the_page_shows_how_far(
+    page: Page, fake_server: AppProcess
+) -> None:
+    ends = await open_loading(page, fake_server)
+    end = await ends.get()
+    asked: asyncio.Queue[dict] = asyncio.Queue()
+    end.on_message(lambda text: asked.put_nowait(json.loads(text)))
+    say(end, READY)
+    await send(page, "hello")
+    while (frame := await asyncio.wait_for(asked.get(), 10))["type"] != "send":
+        pass
+    started = {"conversation_id": "c", "user_message_id": "u", "generation_id": "g"}
+    candidates = [{"index": 0, "message_id": "a"}]
+    echo = {"request_id": frame["request_id"], "dropped_messages": 0, "candidates": candidates}
+    say(end, {"type": "started", **started, **echo})
+    say(end, {"type": "conversation", **view_of("hello")})
+    progress = page.locator(".pt-assistant .pt-progress")
+    for computed in (512, 1024):
+        counts = {"computed_tokens": computed, "prompt_tokens": 2000}
+        say(end, {"type": "progress", "generation_id": "g", "seq": 0, **counts})
+        await expect(progress).to_contain_text(f"{computed:,} of 2,000 tokens")
+        await expect(progress.locator("progress")).to_have_js_property("value", computed)
+    part = {"index": 0, "html": "", "tail": "<p>Well</p>"}
+    say(end, {"type": "render", "generation_id": "g", "seq": 1, **part})
+    await expect(progress).to_have_count(0)
+    await expect(page.locator(".pt-assistant .pt-prose")).to_have_text("Well")
+
+
+def view_of(text: str) -> dict:
+    """A conversation whose one answer is being written."""
+    conversation = {
+        "id": "c",
+        "title": text,
+        "pinned": False,
+        "running": True,
+        "system_prompt": None,
+        "when_full": "stop",
+        "sampling": {},
+        "head_id": "a",
+        "open_generation_id": None,
+    }
+    common = {"usage": None, "timings": None, "kv": None, "finish_reason": None, "error": None}
+    common |= {"seed": None, "sampling": None, "model": None, "dropped_messages": None}
+    user = {"id": "u", "parent_id": None, "role": "user", "content": text, "status": "done"}
+    answer = {"id": "a", "parent_id": "u", "role": "assistant", "content": "", "html": ""}
+    messages = [
+        {**common, **user, "html": "", "generation_id": None, "candidate_index": None},
+        {**common, **answer, "status": "generating", "generation_id": "g", "candidate_index": 0},
+    ]
+    for message in messages:
+        message["sibling_ids"] = [message["id"]]
+    return {
+        "conversation": conversation,
+        "messages": messages,
+        "candidates": [],
+        "generation_id": "g",
+    }

@@ -9,6 +9,7 @@ from playwright.async_api import Browser, Page, expect
 from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import open_page, send, start_long_answer, stop, stop_button, text_grows
 from tests.e2e.conftest import DESKTOP, running_fake_app
+from tests.e2e.fake_app import MARKDOWN
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 
@@ -67,7 +68,14 @@ class TestWords:
         drawn = "(all) => all.map((part) => part.getBoundingClientRect().bottom)"
         base, exponent = await answer.locator("math msup > *").evaluate_all(drawn)
         assert exponent < base
+        await page.evaluate(
+            "() => (navigator.clipboard.writeText = async (text) => (window.copied = text))"
+        )
         await answer.get_by_role("button", name="Copy", exact=True).click()
+        await page.wait_for_function("() => window.copied !== undefined")
+        assert await page.evaluate("window.copied") == MARKDOWN
+        await answer.get_by_role("button", name="Copy code").click()
+        await page.wait_for_function("() => window.copied.startsWith('def answer')")
         await expect(answer).to_contain_text("It costs $5 or $10")
 
     async def test_a_hostile_answer_stays_text(self, page: Page, fake_server: AppProcess) -> None:

@@ -83,89 +83,10 @@
     return started;
   }
 
-  // While the model loads a message waits for it.
-  function submit(text, wish) {
-    const waits = socket.state.phase === "loading";
-    const parent_id = transcript.candidates?.focusId;
-    const pending = { text, wish, parent_id, waits, conversation_id: state.open, after: lastUserMessage()?.id, error: null };
-    state.pending = pending;
-    draw();
-    transcript.stick();
-    if (!waits) deliver(pending);
-  }
-
-  async function deliver(pending) {
-    const { text, wish, parent_id, conversation_id } = pending;
-    const frame = { type: "send", content: text };
-    if (conversation_id) frame.conversation_id = conversation_id;
-    else if (P.settings.systemPrompt()) frame.system_prompt = P.settings.systemPrompt();
-    if (parent_id) frame.parent_id = parent_id;
-    pending.waits = false;
-    draw();
-    try {
-      const started = await begin(frame, wish);
-      P.composer.saveDraft(conversation_id, "");
-      pending.conversation_id = started.conversation_id;
-      if (!conversation_id) keepNewSettings(started.conversation_id);
-      if (state.pending === pending && state.open === null) openStarted(started);
-      P.composer.refresh();
-    } catch (error) {
-      refuse(pending, error);
-    }
-  }
-
-  // What was set for a new chat and its first frame could not bring.
-  function keepNewSettings(id) {
-    const changes = P.settings.takeNewChat();
-    if (!Object.keys(changes).length) return;
-    P.api("PATCH", `conversations/${id}`, changes).catch((error) => P.failureToast(`Settings not kept: ${error.message}`));
-  }
-
   // The conversation that a first message has made.
   function openStarted(started) {
     open(started.conversation_id);
     state.generation = started.generation_id;
-  }
-
-  // A refused message stays in sight with Retry and Edit; from another conversation it goes back to its draft.
-  function refuse(pending, error) {
-    pending.error = error;
-    if (state.pending === pending) draw();
-    else P.composer.giveBack(pending.text, pending.conversation_id);
-  }
-
-  function takeBack() {
-    const { text, conversation_id } = state.pending;
-    state.pending = null;
-    P.composer.giveBack(text, conversation_id);
-    draw();
-    P.composer.focus();
-  }
-
-  function retry() {
-    const reason = refusal();
-    if (reason) P.sayObstacle(reason);
-    else submit(state.pending.text, state.pending.wish);
-  }
-
-  // For a message that does not fit: from now on the oldest turns are left out of the prompts.
-  async function dropOldest(again) {
-    try {
-      await P.settings.change({ when_full: "drop_oldest" });
-      again();
-    } catch (error) {
-      P.failureToast(`Not changed: ${error.message}`);
-    }
-  }
-
-  async function useSeed(seed) {
-    const { sampling } = P.settings.current();
-    try {
-      await P.settings.change({ sampling: { ...sampling, seed } });
-      P.toast(`Seed ${seed} is used for the next answers`, "Undo", () => P.settings.change({ sampling }));
-    } catch (error) {
-      P.failureToast(`Not set: ${error.message}`);
-    }
   }
 
   // For `regenerate`, `continue` and `edit`; resolves with whether it has begun.
@@ -180,7 +101,7 @@
     } catch (error) {
       const again = () => startFrom(frame, wish);
       sayFailure(error);
-      if (isTooLong(error)) P.toast(P.errorText(error), "Leave out the oldest turns", () => dropOldest(again));
+      if (isTooLong(error)) P.toast(P.errorText(error), "Leave out the oldest turns", () => P.settings.dropOldest(again));
       else P.toast(error.message, "Retry", again);
       return false;
     }
@@ -234,12 +155,7 @@
     state.view = frame;
     state.generation = frame.generation_id;
     if (settings !== JSON.stringify([frame.conversation.sampling, frame.conversation.system_prompt])) document.dispatchEvent(new Event("pageturn:settings"));
-    const { pending } = state;
-    const last = lastUserMessage();
-    if (pending && last?.content === pending.text && last.id !== pending.after) {
-      state.pending = null;
-      P.composer.saveDraft(state.open, "");
-    }
+    sending.settle(lastUserMessage());
     document.title = `${frame.conversation.title || "New chat"} · Pageturn`;
     draw();
   }
@@ -316,7 +232,7 @@
 
   function onState(socketState) {
     P.banner.showState(socketState);
-    if (socketState.phase === "ready" && state.pending?.waits) deliver(state.pending);
+    if (socketState.phase === "ready") sending.deliverWaiting();
     P.composer.refresh();
   }
 
@@ -341,14 +257,24 @@
   function mount(element) {
     root = element.querySelector(".pt-chat");
     P.banner.mount(root.querySelector(".pt-banner"));
-    transcript = new P.Transcript(root, state, { select, pick, stop, edit, regenerate, goOn, retry, takeBack, useSeed, dropOldest: () => dropOldest(retry), isTooLong });
+    transcript = new P.Transcript(root, state, { select, pick, stop, edit, regenerate, goOn, retry, takeBack: () => sending.takeBack(), useSeed: P.settings.useSeed, dropOldest: () => P.settings.dropOldest(retry), isTooLong });
     P.fromHere.mount(root, { goOn, refusal, messageOf: (id) => messages().find((message) => message.id === id) });
-    P.composer.mount(root.querySelector(".pt-composer"), { submit, stop, refusal, sendRefusal, isBusy, view: () => state.view });
+    P.composer.mount(root.querySelector(".pt-composer"), { submit: (text, wish) => sending.submit(text, wish), stop, refusal, sendRefusal, isBusy, view: () => state.view });
     P.tree.mount(root);
     onState(socket.state);
     draw();
   }
 
+  const sending = new P.Sending(state, {
+    begin,
+    draw,
+    refusal,
+    open: openStarted,
+    stick: () => transcript.stick(),
+    parentId: () => transcript.candidates?.focusId,
+    lastUserId: () => lastUserMessage()?.id,
+  });
+  const retry = () => sending.retry();
   const frames = {
     conversation: onConversation,
     snapshot: onSnapshot,

@@ -52,6 +52,26 @@
     return { ...(Object.keys(own).length ? { sampling: own } : {}), ...(when_full === "stop" ? {} : { when_full }) };
   }
 
+  // For a message that does not fit: from now on the oldest turns are left out of the prompts.
+  async function dropOldest(again) {
+    try {
+      await change({ when_full: "drop_oldest" });
+      again();
+    } catch (error) {
+      P.failureToast(`Not changed: ${error.message}`);
+    }
+  }
+
+  async function useSeed(seed) {
+    const { sampling } = current();
+    try {
+      await change({ sampling: { ...sampling, seed } });
+      P.toast(`Seed ${seed} is used for the next answers`, "Undo", () => change({ sampling }));
+    } catch (error) {
+      P.failureToast(`Not set: ${error.message}`);
+    }
+  }
+
   // --- the controls of the tab: this browser's defaults -------------------------------------------
 
   const values = () => ORDER.map((key) => saved()[key] ?? DEFAULTS[key]);
@@ -106,5 +126,5 @@
   else document.addEventListener("DOMContentLoaded", watchTheme);
 
   const DRAWING = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty"];
-  P.settings = { DEFAULTS, DRAWING, current, sampling, preferred, count, systemPrompt, change, takeNewChat, load, save, reset, usePreset, presets, isOwnPreset, savePreset, stopStrings, setTheme };
+  P.settings = { DEFAULTS, DRAWING, current, sampling, preferred, count, systemPrompt, change, takeNewChat, dropOldest, useSeed, load, save, reset, usePreset, presets, isOwnPreset, savePreset, stopStrings, setTheme };
 })(window.Pageturn);

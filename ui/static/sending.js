@@ -1,0 +1,82 @@
+// A message on its way: it waits for a model that loads, is delivered, or stays in sight with what kept it back.
+"use strict";
+
+(function (P) {
+  P.Sending = class {
+    // `state` is the chat's own. `chat`: begin(frame, wish), draw(), stick(), parentId(), lastUserId(), open(started), refusal().
+    constructor(state, chat) {
+      Object.assign(this, { state, chat });
+    }
+
+    // While the model loads a message waits for it.
+    submit(text, wish) {
+      const waits = P.socket.state.phase === "loading";
+      const { open: conversation_id } = this.state;
+      const pending = { text, wish, parent_id: this.chat.parentId(), waits, conversation_id, after: this.chat.lastUserId(), error: null };
+      this.state.pending = pending;
+      this.chat.draw();
+      this.chat.stick();
+      if (!waits) this.deliver(pending);
+    }
+
+    deliverWaiting() {
+      if (this.state.pending?.waits) this.deliver(this.state.pending);
+    }
+
+    async deliver(pending) {
+      const { text, wish, parent_id, conversation_id } = pending;
+      const frame = { type: "send", content: text };
+      if (conversation_id) frame.conversation_id = conversation_id;
+      else if (P.settings.systemPrompt()) frame.system_prompt = P.settings.systemPrompt();
+      if (parent_id) frame.parent_id = parent_id;
+      pending.waits = false;
+      this.chat.draw();
+      try {
+        const started = await this.chat.begin(frame, wish);
+        P.composer.saveDraft(conversation_id, "");
+        pending.conversation_id = started.conversation_id;
+        if (!conversation_id) this.keepSettings(started.conversation_id);
+        if (this.state.pending === pending && this.state.open === null) this.chat.open(started);
+        P.composer.refresh();
+      } catch (error) {
+        this.refuse(pending, error);
+      }
+    }
+
+    // What was set for a new chat and its first frame could not bring.
+    keepSettings(id) {
+      const changes = P.settings.takeNewChat();
+      if (!Object.keys(changes).length) return;
+      P.api("PATCH", `conversations/${id}`, changes).catch((error) => P.failureToast(`Settings not kept: ${error.message}`));
+    }
+
+    // A refused message stays in sight with Retry and Edit; from another conversation it goes back to its draft.
+    refuse(pending, error) {
+      pending.error = error;
+      if (this.state.pending === pending) this.chat.draw();
+      else P.composer.giveBack(pending.text, pending.conversation_id);
+    }
+
+    takeBack() {
+      const { text, conversation_id } = this.state.pending;
+      this.state.pending = null;
+      P.composer.giveBack(text, conversation_id);
+      this.chat.draw();
+      P.composer.focus();
+    }
+
+    retry() {
+      const reason = this.chat.refusal();
+      if (reason) P.sayObstacle(reason);
+      else this.submit(this.state.pending.text, this.state.pending.wish);
+    }
+
+    // Whether the conversation's last message is the one on its way: then it has arrived.
+    settle(last) {
+      const { pending } = this.state;
+      if (!pending || last?.content !== pending.text || last.id === pending.after) return;
+      this.state.pending = null;
+      P.composer.saveDraft(this.state.open, "");
+    }
+  };
+})(window.Pageturn);
