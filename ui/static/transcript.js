@@ -62,7 +62,10 @@
     messageNode(message) {
       if (!this.views.has(message.id)) this.views.set(message.id, new P.MessageView(message, this.actions));
       const view = this.views.get(message.id);
-      view.update(message);
+      const content = JSON.stringify(message);
+      // In a long chat nearly all messages are as they were.
+      if (view.content !== content) view.update(message);
+      view.content = content;
       if (message.status === "generating") this.showPart(view, message);
       return view.node;
     }
