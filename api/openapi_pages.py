@@ -88,6 +88,7 @@ def _conversations() -> Operations:
             query={"purge": {"type": "boolean"}},
         ),
         ("POST", f"{one}/restore"): _object("Show a hidden conversation again"),
+        ("GET", f"{one}/outline"): _object("The shape of a conversation's tree"),
         ("POST", f"{one}/duplicate"): _object("A copy of a conversation", status=201),
         ("GET", f"{one}/export"): Operation(
             summary="A conversation as a file",
@@ -104,6 +105,9 @@ def _messages() -> Operations:
         ("DELETE", one): _object("Hide a branch", refusals=refusals),
         ("POST", f"{one}/restore"): _object("Show a hidden branch again", refusals=refusals),
         ("GET", f"{one}/tokens"): _object("Where an answer can be cut", refusals=refusals),
+        ("GET", f"{one}/residency"): _object(
+            "What continuing would have to compute", refusals=refusals
+        ),
         ("GET", f"{one}/partings"): _object("Where candidates part", refusals=refusals),
         ("GET", f"{one}/choices"): _object(
             "What the model thought at a token", query={"at_token": WHOLE}, refusals=refusals

@@ -201,8 +201,6 @@ class BlockPool:
         free = {block.block_id for block in self.free_queue}
         live = [block for block in self.blocks if block.ref_count]
         keyed = [block for block in self.blocks if block.key is not None]
-        states = bytes(_NUMBERS[block.state] for block in self.blocks)
-        assert self.states == states, "a block's state is not kept"
         assert free.isdisjoint(block.block_id for block in live), "a block is free and referenced"
         assert len(free) + len(live) == len(self.blocks), "a block is neither free nor referenced"
         assert len(free) == len(self.free_queue), "the free queue miscounts itself"
@@ -213,6 +211,8 @@ class BlockPool:
             num_shared,
             num_cached,
         ), "private, shared or cached blocks are miscounted"
+        states = bytes(_NUMBERS[block.state] for block in self.blocks)
+        assert self.states == states, "a block's state is not kept"
         assert len(keyed) == len(self._cache), "the cache and its blocks disagree"
         assert all(self._cache.find(block.key or b"") == block.block_id for block in keyed), (
             "the cache and its blocks disagree"

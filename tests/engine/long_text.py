@@ -120,6 +120,7 @@ def _load(folder: Path, dtype: Literal["float32", "auto"], context: int, block_s
         block_size=block_size,
         num_blocks=context // block_size + 8,
         max_num_batched_tokens=4096,
+        num_speculative_tokens=0,
     )
     return load_runner(config, lambda stage, share: None)
 
