@@ -43,7 +43,7 @@
       this.goOn.hidden = generating || !P.isCutShort(message);
       this.again.hidden = message.status !== "error";
       this.copy.hidden = generating || !message.content;
-      P.setText(this.stats, [P.temperatureLine(message), generating ? "" : P.usageLine({ ...message, timings: { ...message.timings, ttft_ms: 0 } })].filter(Boolean).join(" · "));
+      P.setText(this.stats, [P.temperatureLine(message), generating ? "" : P.usageLine({ usage: message.usage, timings: { tokens_per_second: message.timings?.tokens_per_second } })].filter(Boolean).join(" · "));
       P.setText(this.blocks, [P.finishLabel(message.finish_reason), P.blocksLine(message.kv)].filter(Boolean).join(" · "));
       const note = P.endNote(message);
       P.setText(this.note, note && ["error", "interrupted"].includes(message.status) ? note.text : "");

@@ -54,6 +54,7 @@
       ["Prompt", usage && `${P.plural(usage.prompt_tokens, "token")}, ${P.number(cached)} of them cached`],
       ["Left out of the prompt", message.dropped_messages ? `the oldest ${P.plural(message.dropped_messages, "message")}` : null],
       ["Speed", timings?.tokens_per_second ? `${timings.tokens_per_second.toFixed(1)} tokens/s` : null],
+      ["Tokens per step", timings?.tokens_per_step > 1.05 ? timings.tokens_per_step.toFixed(1) : null],
       ["First words after", timings?.ttft_ms ? P.milliseconds(timings.ttft_ms) : null],
       ["Memory", P.blocksLine(kv)],
       ["Temperature", sampling?.temperature === undefined ? null : String(sampling.temperature)],
