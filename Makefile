@@ -61,6 +61,8 @@ clean:
 .venv-peers/stamp: requirements-peers.txt
 	$(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/python -m pip install --quiet -r requirements-peers.txt
+	# Text needs none of these, and builds for another torch stop the import of transformers.
+	.venv-peers/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
 .venv/dev.stamp: requirements.txt requirements-dev.txt | .venv/bin/python

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import platformdirs
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.floors import integer_throughput, read_bandwidth
 from benchmarks.lookup_texts import PROSE, REQUESTS
@@ -25,6 +27,8 @@ from benchmarks.scheduling import print_report
 from engine.async_engine import AsyncEngine
 from engine.config import EngineConfig
 from engine.loader.fetch import SMOLLM2_135M, ModelFiles, resolve_model
+from engine.loader.gguf import GGUFTensors, config_from_gguf
+from engine.loader.gguf_file import GGUFFile
 from engine.outputs import CandidateFinished, TextDelta
 from engine.sampling_params import SamplingParams
 from kernels.cpu.fused.features import num_physical_cores
@@ -108,16 +112,14 @@ def run_peer(name: str, python: Path, model: Path) -> dict[str, float]:
 
 
 def dequantised(files: ModelFiles, folder: Path) -> Path:
-    """The model as a folder of bfloat16 safetensors, which is what vLLM reads."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    name = files.path.name
-    model = AutoModelForCausalLM.from_pretrained(
-        files.path.parent, gguf_file=name, dtype=torch.bfloat16
-    )
-    model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(files.path.parent, gguf_file=name).save_pretrained(folder)
+    """The weights of a GGUF file as a folder of bfloat16 safetensors, which is what vLLM reads."""
+    file = GGUFFile(files.path)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config_from_gguf(file)))
+    tensors = GGUFTensors(file)
+    state = {name: tensors.dense(name) for name in model.state_dict() if name in tensors}
+    model.load_state_dict(state, strict=False)
+    model.tie_weights()
+    model.to(torch.bfloat16).save_pretrained(folder)
     return folder
 
 

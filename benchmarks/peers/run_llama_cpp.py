@@ -15,11 +15,12 @@ import numpy as np
 
 ROUNDS = 3
 MAX_BATCH = 512
+SILENCE = llama_cpp.llama_log_callback(lambda *_: None)
 
 
 def open_model(path: str, threads: int, streams: int, length: int) -> tuple[Any, int]:
     """A context with room for `streams` sequences of `length` tokens; returns it and the vocabulary's size."""
-    llama_cpp.llama_log_set(llama_cpp.llama_log_callback(lambda *_: None), None)
+    llama_cpp.llama_log_set(SILENCE, None)
     model = llama_cpp.llama_model_load_from_file(
         path.encode(), llama_cpp.llama_model_default_params()
     )

@@ -19,10 +19,18 @@ def main() -> None:
     from vllm import LLM, SamplingParams  # pyright: ignore[reportMissingImports]
 
     longest = max(prompt + output for _, prompt, output in cases.values())
-    llm = LLM(folder, dtype="bfloat16", max_model_len=longest + 8, enable_prefix_caching=False)
+    llm = LLM(
+        folder,
+        dtype="bfloat16",
+        max_model_len=longest + 8,
+        enable_prefix_caching=False,
+        skip_tokenizer_init=True,
+    )
     results = {}
     for name, (streams, num_prompt, num_output) in cases.items():
-        params = SamplingParams(temperature=0, max_tokens=max(1, num_output), ignore_eos=True)
+        params = SamplingParams(
+            temperature=0, max_tokens=max(1, num_output), ignore_eos=True, detokenize=False
+        )
         figures = []
         for salt in range(ROUNDS):
             prompts = [
