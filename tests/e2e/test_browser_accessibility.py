@@ -77,6 +77,21 @@ async def test_no_view_has_a_grave_fault(window: Page, fake_server: AppProcess) 
         page.locator(".pt-card[data-status=error], .pt-error, [data-status=error]").first
     ).to_be_visible()
     await assert_clean(page, "a failure")
+    await page.get_by_role("button", name="Branches").click()
+    await expect(page.locator(".pt-tree")).to_be_visible()
+    await assert_clean(page, "the branches")
+    await page.keyboard.press("Escape")
+    if page.viewport_size == PHONE:
+        await page.locator("#pt-sidebar .toggle-button").click()
+    await page.get_by_role("searchbox").fill("stumble")
+    await expect(page.locator(".pt-snippet, mark").first).to_be_visible()
+    await assert_clean(page, "what a search finds")
+    await page.get_by_role("button", name="More for “").first.click()
+    await assert_clean(page, "the menu of a conversation")
+    await page.keyboard.press("Escape")
+    await page.get_by_role("searchbox").fill("")
+    if page.viewport_size == PHONE:
+        await page.locator("#pt-sidebar .toggle-button").click()
     for tab in ("Dashboard", "Settings"):
         await page.get_by_role("tab", name=tab).click()
         await page.wait_for_function(
