@@ -1,0 +1,96 @@
+"""Every example of docs/api.md is run as it stands, but for the address and the model's name."""
+
+import asyncio
+import io
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import Running, Start
+from tests.fake_engine import FakeEngine
+
+DOC = (Path(__file__).resolve().parents[2] / "docs/api.md").read_text()
+ANSWERS = {
+    "Rain in Oslo.": "Take an umbrella.",
+    "weather in Oslo": '[{"name": "weather", "arguments": {"city": "Oslo"}}]',
+    "best colour": "Blue",
+    "colours": "Red",
+    "city in Europe": '{"name": "Oslo", "country": "Norway"}',
+    "Is Oslo in Norway?": "yes",
+}
+PRINTED = [
+    ["Red", "Red", "Red"],
+    ["Blue", "Blue"],
+    ["weather Oslo", "Take an umbrella."],
+    ["Oslo is in Norway", "yes"],
+    ["Red", "Red 3"],
+    ["a boat: 1.00", "boat a: 1.00", "the moon: 0.47"],
+]
+
+
+def examples(language: str) -> list[str]:
+    """The code blocks of a language, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", DOC, re.M | re.S)
+
+
+def say(prompt: Sequence[int], index: int) -> list[str]:
+    """An answer to what the examples ask, a letter a token."""
+    text = bytes(prompt).decode()
+    return list(next(answer for asked, answer in ANSWERS.items() if asked in text))
+
+
+def for_server(example: str, running: Running) -> str:
+    return example.replace("http://127.0.0.1:7860", running.url).replace("smollm2-135m", "fake")
+
+
+def printed_by(source: str) -> list[str]:
+    output = io.StringIO()
+    names: dict[str, Any] = {}
+    with redirect_stdout(output):
+        exec(compile(source, "docs/api.md", "exec"), names)
+    names["client"].close()
+    return output.getvalue().splitlines()
+
+
+@pytest.fixture
+async def talking(start: Start) -> Running:
+    return await start(FakeEngine(say))
+
+
+def test_no_example_is_left_out() -> None:
+    assert len(examples("python")) == len(PRINTED)
+    assert DOC.count("\n```") == 2 * sum(len(examples(kind)) for kind in ("python", "sh", "js"))
+
+
+@pytest.mark.parametrize("number", range(len(PRINTED)))
+async def test_python(talking: Running, number: int) -> None:
+    source = for_server(examples("python")[number], talking)
+    assert await asyncio.to_thread(printed_by, source) == PRINTED[number]
+
+
+async def test_curl(talking: Running) -> None:
+    """What curl would post."""
+    commands = re.findall(r"^curl .*?(?=^curl |\Z)", "".join(examples("sh")), re.M | re.S)
+    answers = []
+    async with talking.http() as http:
+        for command in commands:
+            _, url, *options = shlex.split(for_server(command, talking))
+            given = dict(zip(options[::2], options[1::2], strict=True))
+            assert given["-H"] == "Content-Type: application/json"
+            response = await http.post(
+                url, content=given["-d"], headers={"Content-Type": "application/json"}
+            )
+            assert response.status_code == 200, response.text
+            answers.append(response.text)
+    stream, tokens, prompt = answers
+    chunks = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: {")]
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == "Red"
+    assert stream.endswith("data: [DONE]\n\n")
+    assert json.loads(tokens)["count"] == len("Name three colours.")
+    assert json.loads(prompt) == {"prompt": "Hi"}
