@@ -41,11 +41,21 @@ _CHAT_STATUS: dict[type[ChatError], int] = {
 _WANTED = {
     "string_type": "a string",
     "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a shorter number",
     "bool_type": "true or false",
+    "bool_parsing": "true or false",
     "list_type": "a list",
     "dict_type": "an object",
     "model_type": "an object",
+    "literal_error": "one of {expected}",
+    "greater_than_equal": "{ge} or more",
+    "less_than_equal": "{le} or less",
+    "less_than": "less than {lt}",
+    "string_too_long": "{max_length} characters or fewer",
 }
+_NAMES: dict[object, str] = {None: "null", True: "true", False: "false"}
 
 
 class ApiError(Exception):
@@ -123,23 +133,29 @@ def validation_refusal(error: ValidationError, *, skip: int = 0) -> RequestError
     first = error.errors(include_url=False)[0]
     path = field_path(first["loc"][skip:])
     code = "unknown_field" if first["type"] == "extra_forbidden" else "invalid_value"
-    text = "unknown field" if code == "unknown_field" else _describe(first)
+    text = "unknown field; leave it out" if code == "unknown_field" else _describe(first)
     return RequestError(f"{path}: {text}" if path else text, param=path or None, code=code)
 
 
 def _describe(fault: Any) -> str:
     """What is wrong and what is wanted, in this API's words where pydantic's are about Python."""
-    kind, message, given = fault["type"], fault["msg"], fault["input"]
+    kind, given = fault["type"], fault["input"]
     if kind == "missing":
         return "this field is required"
     if kind == "too_long":
         return f"{fault['ctx']['actual_length']} entries are too many; {fault['ctx']['max_length']} are the most"
-    wanted = f"one of {fault['ctx']['expected']}" if kind == "literal_error" else _WANTED.get(kind)
-    if wanted is not None:
-        return f"{reprlib.repr(given)} is not allowed; {wanted} is required"
+    if kind in _WANTED:
+        wanted = _WANTED[kind].format_map(fault.get("ctx", {}))
+        return f"{_show(given)} is not allowed; {wanted} is required"
     if isinstance(given, (dict, list)) or len(repr(given)) > 60:
-        return message
-    return f"{message}, not {given!r}"
+        return fault["msg"]
+    return f"{fault['msg']}, not {_show(given)}"
+
+
+def _show(value: object) -> str:
+    """A JSON value, cut short."""
+    is_named = value is None or isinstance(value, bool)
+    return _NAMES[value] if is_named else reprlib.repr(value)
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -149,7 +165,7 @@ def install_error_handlers(app: FastAPI) -> None:
         if isinstance(error, RequestValidationError):
             fault = error.errors()[0]
             path = field_path(fault["loc"][1:])
-            error = RequestError(f"{path}: {fault['msg']}", param=path)
+            error = RequestError(f"{path}: {_describe(fault)}", param=path)
         return error_response(error)
 
     kinds = (ApiError, EngineError, ChatError, HTTPException, RequestValidationError, Exception)

@@ -140,7 +140,8 @@ def parse_frame(text: str) -> AnyFrame | BadFrame:
         return BadFrame(_invalid("a frame is a JSON object"), None)
     request_id = raw.get("request_id")
     if not _is_request_id(request_id):
-        return BadFrame(RequestError("request_id: a string or a number", param="request_id"), None)
+        text = "request_id: a string or a number is required"
+        return BadFrame(RequestError(text, param="request_id"), None)
     if raw.get("type") not in list(CLIENT_TYPES):
         allowed = ", ".join(CLIENT_TYPES)
         return BadFrame(_invalid(f"type must be one of {allowed}", "type"), request_id)

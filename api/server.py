@@ -99,11 +99,18 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        if error.errno == errno.EADDRINUSE:
-            raise ConfigError("--port", port, "it is in use; choose a free one") from None
-        why = f"an address of this machine ({error.strerror})"
-        raise ConfigError("--host", host, why) from None
+        raise _unusable(host, port, error) from None
     return listener
+
+
+def _unusable(host: str, port: int, error: OSError) -> ConfigError:
+    if error.errno == errno.EADDRINUSE:
+        advice = "choose another, or 0 for any that is free"
+        return ConfigError("--port", port, advice, problem="is in use")
+    if error.errno == errno.EACCES:
+        advice = "choose one from 1024 on"
+        return ConfigError("--port", port, advice, problem="may not be used by this user")
+    return ConfigError("--host", host, f"an address of this machine ({error.strerror})")
 
 
 def address_of(listener: socket.socket) -> str:

@@ -8,8 +8,10 @@ class EngineError(Exception):
 class ConfigError(EngineError):
     """A start-up option that cannot work: names the option, the value and what is allowed."""
 
-    def __init__(self, option: str, value: object, allowed: str) -> None:
-        super().__init__(f"{option}: {value!r} is not allowed; {allowed}")
+    def __init__(
+        self, option: str, value: object, allowed: str, *, problem: str = "is not allowed"
+    ) -> None:
+        super().__init__(f"{option}: {value!r} {problem}; {allowed}")
         self.option = option
         self.value = value
         self.allowed = allowed

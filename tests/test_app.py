@@ -1,6 +1,7 @@
 """The app as a process and as a whole: start, address, signals, exit codes, the page around a fake engine."""
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -168,7 +169,19 @@ def test_a_port_in_use_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["--port", str(port), "--data-dir", str(tmp_path)]) == 2
-    line = f"--port: {port} is not allowed; it is in use; choose a free one\n"
+    line = f"--port: {port} is in use; choose another, or 0 for any that is free\n"
+    assert capsys.readouterr().err == line
+
+
+def test_a_port_of_the_system_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(listener: socket.socket, address: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    assert main(["--port", "80", "--data-dir", str(tmp_path)]) == 2
+    line = "--port: 80 may not be used by this user; choose one from 1024 on\n"
     assert capsys.readouterr().err == line
 
 

@@ -53,3 +53,41 @@ async def test_a_refusal_says_what_to_do(
     async with running.http() as http:
         response = await http.post(path, json=body)
     assert (response.status_code, response.json()["error"]["message"]) == (400, text)
+
+
+QUERIES = [
+    (
+        "/api/conversations?limit=many",
+        "limit: 'many' is not allowed; a whole number is required",
+    ),
+    (
+        f"/api/conversations?after={'a' * 201}",
+        "after: 'aaaaaaaaaaaa...aaaaaaaaaaaaa' is not allowed; 200 characters or fewer is required",
+    ),
+    ("/api/blocks/x", "block_id: 'x' is not allowed; a whole number is required"),
+    ("/api/messages/m/choices", "at_token: this field is required"),
+    (
+        "/api/conversations/c/export?format=pdf",
+        "format: 'pdf' is not allowed; one of 'json' or 'markdown' is required",
+    ),
+    (
+        "/api/history?start=-1&end=5",
+        "start: '-1' is not allowed; 0 or more is required",
+    ),
+    (
+        f"/api/history?start=1&end={2**40}",
+        f"end: '{2**40}' is not allowed; less than {2**40} is required",
+    ),
+    (
+        "/api/conversations/c?purge=maybe",
+        "purge: 'maybe' is not allowed; true or false is required",
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "text"), QUERIES)
+async def test_so_does_one_of_an_address(running: Running, path: str, text: str) -> None:
+    async with running.http() as http:
+        method = "DELETE" if "purge" in path else "GET"
+        response = await http.request(method, path)
+    assert (response.status_code, response.json()["error"]["message"]) == (400, text)

@@ -1,8 +1,12 @@
 """docs/protocol.md and the code name the same frames with the same fields."""
 
 import dataclasses
+import json
 import re
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from api import frames
 from api.frames import CLIENT_TYPES, EVENT_TYPES, OWN_TYPES, BadFrame, Send, frame_text, parse_frame
@@ -65,6 +69,41 @@ def test_a_good_frame_is_read_and_its_sampling_left_to_the_engine() -> None:
     )
     assert frame == Send(type="send", content="hi", sampling={"top_k": 3}, request_id=5)
     assert SamplingParams.from_mapping({"top_k": 3}).top_k == 3
+
+
+TEXTS: list[tuple[dict[str, Any], str]] = [
+    ({"type": "send"}, "content: this field is required"),
+    ({"type": "send", "content": None}, "content: null is not allowed; a string is required"),
+    (
+        {"type": "send", "content": "a", "n": 1.5},
+        "n: 1.5 is not allowed; a whole number is required",
+    ),
+    (
+        {"type": "send", "content": "a", "sampling": []},
+        "sampling: [] is not allowed; an object is required",
+    ),
+    ({"type": "select", "message_id": "a", "zoo": 1}, "zoo: unknown field; leave it out"),
+    (
+        {"type": "continue", "message_id": "a", "at_token": -1},
+        "at_token: -1 is not allowed; 0 or more is required",
+    ),
+    (
+        {"type": "attach", "generation_id": "a", "from_seq": True},
+        "from_seq: true is not allowed; a whole number is required",
+    ),
+    (
+        {"type": "unsubscribe", "topic": "weather"},
+        "topic: 'weather' is not allowed; one of 'conversations', 'conversation', 'stats', 'requests' or 'blocks' is required",
+    ),
+    ({"type": "ping", "request_id": []}, "request_id: a string or a number is required"),
+]
+
+
+@pytest.mark.parametrize(("frame", "text"), TEXTS)
+def test_a_refusal_says_what_to_do(frame: dict[str, Any], text: str) -> None:
+    refused = parse_frame(json.dumps(frame))
+    assert isinstance(refused, BadFrame)
+    assert refused.error.message == text
 
 
 def test_null_is_the_same_as_absent_in_optional_fields() -> None:
