@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.types import Receive
 
@@ -13,6 +13,7 @@ from chat.ports import Stream
 from engine.outputs import CandidateFinished, EngineEvent
 
 MERGE_QUEUE = 64
+T = TypeVar("T")
 
 
 @asynccontextmanager
@@ -42,9 +43,9 @@ def failure_of(end: CandidateFinished) -> ApiError:
 
 
 async def unless_disconnected(
-    receive: Receive, work: Callable[[], Coroutine[Any, Any, None]]
-) -> None:
-    """Run `work`; cancel it when the client goes away. Raises what `work` raises."""
+    receive: Receive, work: Callable[[], Coroutine[Any, Any, T]]
+) -> T | None:
+    """What `work` gives, or raises; cancelled when the client goes away, and then None."""
     working = asyncio.create_task(work())
     watching = asyncio.create_task(_disconnect(receive))
     try:
@@ -54,8 +55,7 @@ async def unless_disconnected(
         for task in (working, watching):
             task.cancel()
         await asyncio.gather(working, watching, return_exceptions=True)
-    if ended:
-        working.result()
+    return working.result() if ended else None
 
 
 async def _disconnect(receive: Receive) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from api.context import context_of
+from api.engine_calls import unless_disconnected
 from chat.wire import to_wire
 
 router = APIRouter(prefix="/api/messages")
@@ -43,7 +44,12 @@ async def show_partings(message_id: str, request: Request) -> dict[str, Any]:
 
 @router.get("/{message_id}/choices")
 async def show_choices(message_id: str, request: Request, at_token: int) -> dict[str, Any]:
-    """The likeliest tokens at a place of an answer, and the one that stands there, with their probabilities."""
-    return {
-        "choices": to_wire(await context_of(request).chat.answers.choices(message_id, at_token))
-    }
+    """The likeliest tokens at a place of an answer, and the one that stands there, with their probabilities.
+
+    That is work for the engine, which ends when the client goes away.
+    """
+    answers = context_of(request).chat.answers
+    choices = await unless_disconnected(
+        request.receive, lambda: answers.choices(message_id, at_token)
+    )
+    return {"choices": to_wire(choices)}

@@ -86,6 +86,7 @@ class FakeStream:
     async def aclose(self) -> None:
         """Abort what still runs and return when the engine has let go of it."""
         self.abort()
+        self.engine.live.pop(self.request_id, None)
 
     async def _run(self) -> AsyncIterator[EngineEvent]:
         started = time.monotonic()

@@ -1,7 +1,12 @@
 """/api/messages: where an answer can be cut, where candidates part, what else could have been said."""
 
+import asyncio
+from collections.abc import AsyncIterator
+
+from engine.outputs import EngineEvent
 from tests.api.conftest import Running, Start
 from tests.api.test_conversations import error_of
+from tests.api.test_generation import WatchedEngine
 from tests.fake_engine import FakeEngine
 
 
@@ -58,3 +63,37 @@ async def test_candidates_are_compared(start: Start) -> None:
         refused = await http.get(f"/api/messages/{second}/choices?at_token=9")
         assert error_of(refused) == (400, "invalid_value", "at_token")
         assert (await http.get(f"/api/messages/{second}/choices")).status_code == 400
+
+
+class Stuck(WatchedEngine):
+    """From the second request on, nothing gets beyond its prompt."""
+
+    async def change(self, events: AsyncIterator[EngineEvent]) -> AsyncIterator[EngineEvent]:
+        if len(self.streams) > 1:
+            yield await anext(events)
+            await asyncio.Event().wait()
+        async for event in events:
+            yield event
+
+
+async def test_a_question_whose_client_leaves_is_dropped_by_the_engine(start: Start) -> None:
+    engine = Stuck()
+    running = await start(engine)
+    answer = (await turn(running))["candidates"][0]["message_id"]
+    engine.submitted.clear()
+    async with running.http() as http, asyncio.timeout(10):
+        asking = asyncio.create_task(http.get(f"/api/messages/{answer}/choices?at_token=1"))
+        await engine.submitted.wait()
+        asking.cancel()
+        await engine.streams[1].closed.wait()
+    assert (engine.streams[1].aborted, engine.live) == ({0}, {})
+
+
+async def test_nothing_of_a_question_is_left_behind_its_answer(start: Start) -> None:
+    engine = FakeEngine(lambda prompt, index: ["a", "b"])
+    running = await start(engine)
+    answer = (await turn(running))["candidates"][0]["message_id"]
+    async with running.http() as http:
+        for _ in range(3):
+            assert (await http.get(f"/api/messages/{answer}/choices?at_token=1")).is_success
+            assert engine.live == {}

@@ -159,4 +159,4 @@ async def test_anything_is_answered_as_described(start: Start) -> None:
         f"{method} {path}" for method, path, _ in routes_of(running.app) if path != "/ws/chat"
     } - {label for label, status in seen if status < 300}
     assert unreached == NEED_MORE_THAN_IDS
-    assert running.context.streams == {}
+    assert (running.context.streams, running.engine.live) == ({}, {})
