@@ -16,6 +16,7 @@ from engine.grammar import GrammarCompiler
 from engine.grammar_spec import GrammarSpec, json_grammar, read_grammar
 from engine.loader.tokenizer import load_tokenizer
 from engine.model_runner import ModelRunner
+from engine.outputs import SampledToken
 from engine.runners import load_runner
 from engine.sampling_params import SamplingParams
 from engine.tokenizer import Tokenizer
@@ -169,6 +170,32 @@ def test_the_torch_runner_follows_grammars_too(torch_runner: ModelRunner, asker:
         assert is_whole
         assert re.fullmatch("[a-z]{4}-[0-9]{3}", text), text
     assert token_ids([first, second]) == token_ids(alone(torch_runner, call))
+
+
+def test_preemption_under_a_grammar_changes_nothing_on_the_torch_runner(
+    torch_runner: ModelRunner, asker: Asker
+) -> None:
+    """Two candidates beside another grammar and a free answer, in a pool that has not room for all."""
+    calls = [
+        asker.call(json_grammar(PERSON, ""), n=2, seed=5, max_tokens=12),
+        asker.call(read_grammar({"guided_regex": "[a-z ,]{60}"}, ""), seed=6, max_tokens=12),
+        asker.call(None, seed=7, max_tokens=12, ignore_eos=True),
+    ]
+    ample = Bench(with_pool(torch_runner, **AMPLE))
+    expected = token_ids(ample.answer(calls))
+    assert ample.counters.preemptions == 0
+    small = Bench(with_pool(torch_runner, **(AMPLE | {"num_blocks": 7})))
+    assert token_ids(small.answer(calls)) == expected
+    assert small.counters.preemptions > 0
+    beginnings = (
+        r'\{\s{0,33}"имя":\s{0,33}"',
+        r'\{\s{0,33}"имя":\s{0,33}"',
+        "[a-z ,]+",
+    )
+    for answer, beginning in zip(expected, beginnings, strict=False):
+        assert answer
+        text, _ = asker.text([SampledToken(token_id) for token_id in answer])
+        assert re.match(beginning, text), text
 
 
 def test_greedy_logit_bias_min_tokens_and_limits(runner: Runner, asker: Asker) -> None:
