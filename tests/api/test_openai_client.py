@@ -1,6 +1,7 @@
 """OpenAI's own package, with and without asyncio: the ordinary calls, typed errors, and streams that are left."""
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,38 @@ async def test_ordinary_calls_without_asyncio(start: Start) -> None:
         "embedded": [8, 8],
         "models": ["fake"],
     }
+
+
+async def test_logprobs_are_read_by_the_client(start: Start) -> None:
+    """The fake's letters: a is half of all, b a quarter, and so on; what is none of the best has 1/1024."""
+    running = await start(FakeEngine(lambda prompt, index: ["b", "z"]))
+    half, quarter = (round(math.log(p), 4) for p in (1 / 2, 1 / 4))
+    rare = round(math.log(1 / 1024), 4)
+    async with AsyncOpenAI(base_url=running.url + "/v1", api_key="x", max_retries=0) as client:
+        whole = await client.chat.completions.create(
+            model="fake", messages=HELLO, logprobs=True, top_logprobs=2
+        )
+        stream = await client.chat.completions.create(
+            model="fake", messages=HELLO, logprobs=True, top_logprobs=2, stream=True
+        )
+        streamed = [chunk.choices[0].logprobs async for chunk in stream]
+        legacy = await client.completions.create(model="fake", prompt="a", logprobs=2)
+    logprobs = whole.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.content is not None
+    told = [(each.token, round(each.logprob, 4), each.bytes) for each in logprobs.content]
+    assert told == [("b", quarter, [98]), ("z", rare, [122])]
+    best = [(top.token, round(top.logprob, 4)) for top in logprobs.content[0].top_logprobs]
+    assert best == [("a", half), ("b", quarter)]
+    pieces = [piece for each in streamed if each is not None for piece in each.content or ()]
+    assert [piece.model_dump() for piece in pieces] == [
+        entry.model_dump() for entry in logprobs.content
+    ]
+    old = legacy.choices[0].logprobs
+    assert old is not None
+    assert (old.tokens, old.text_offset) == (["b", "z"], [0, 1])
+    assert [round(value, 4) for value in old.token_logprobs or ()] == [quarter, rare]
+    assert [list(top) for top in old.top_logprobs or ()] == [["b", "a"], ["z", "a", "b"]]
 
 
 Call = Callable[[AsyncOpenAI], Any]

@@ -8,15 +8,16 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine.sampling_params import SamplingParams
 from tests.api.conftest import Running, running, start
-from tests.fake_engine import FakeEngine
+from tests.fake_engine import FakeEngine, FakeStream
 
 __all__ = ["running", "start"]
 SCRIPTS = Path(__file__).parent
@@ -34,9 +35,29 @@ def needs(package: str) -> list[pytest.MarkDecorator]:
     ]
 
 
-def saying(*texts: str, interval: float = 0.0) -> FakeEngine:
-    """Candidate i says texts[i], a letter a token."""
-    return FakeEngine(lambda prompt, index: list(texts[index]), token_interval=interval)
+CITY = {"name": "Oslo", "country": "Norway"}
+
+
+class NotingSchemas(FakeEngine):
+    """Remembers the schemas that were asked for."""
+
+    def __init__(self, script: Callable[[Sequence[int], int], list[str]]) -> None:
+        super().__init__(script)
+        self.schemas: list[Any] = []
+
+    def submit(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> FakeStream:
+        if params.grammar is not None:
+            self.schemas.append(json.loads(params.grammar.text))
+        return super().submit(prompt_token_ids, params)
+
+
+def saying(*texts: str) -> NotingSchemas:
+    """Candidate i says texts[i], a letter a token; asked to name one, it names a city in JSON."""
+
+    def script(prompt: Sequence[int], index: int) -> list[str]:
+        return list(json.dumps(CITY) if b"Name one" in bytes(prompt) else texts[index])
+
+    return NotingSchemas(script)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from openai import BadRequestError, NotFoundError
+from pydantic import BaseModel
 
 URL = sys.argv[1] + "/v1"
 
@@ -16,6 +17,13 @@ URL = sys.argv[1] + "/v1"
 def chat(**fields: Any) -> ChatOpenAI:
     known: dict[str, Any] = {"model": "fake", "base_url": URL, "api_key": "none", "max_retries": 0}
     return ChatOpenAI(**known | fields)
+
+
+class City(BaseModel):
+    """A city."""
+
+    name: str
+    country: str
 
 
 @tool
@@ -47,7 +55,10 @@ async def main() -> dict[str, Any]:
     embeddings = OpenAIEmbeddings(
         model="fake", base_url=URL, api_key="none", check_embedding_ctx_length=False
     )
+    judged = chat(logprobs=True, top_logprobs=2).invoke("hello").response_metadata["logprobs"]
     return {
+        "city": chat().with_structured_output(City).invoke("Name one.").model_dump(),
+        "judged": [(each["token"], len(each["top_logprobs"])) for each in judged["content"][:2]],
         "text": whole.text,
         "usage": whole.usage_metadata,
         "streamed": "".join(pieces),

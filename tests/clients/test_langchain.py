@@ -1,10 +1,10 @@
-"""langchain-openai: chat, stream, n, tools, the newer API, embeddings, errors."""
+"""langchain-openai: chat, stream, n, logprobs, structured output, tools, the newer API, embeddings, errors."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.api.conftest import Start
-from tests.clients.conftest import needs, saying
+from tests.clients.conftest import CITY, needs, saying
 
 pytestmark = needs("langchain_openai")
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Łódź"}}</tool_call>'
@@ -16,6 +16,8 @@ async def test_ordinary_calls(start: Start, script: Callable[..., Awaitable[Any]
     usage = found.pop("usage")
     assert (usage["input_tokens"], usage["output_tokens"]) == (30, len(CALL))
     assert found == {
+        "city": CITY,
+        "judged": [["<", 2], ["t", 2]],
         "text": CALL,
         "streamed": CALL,
         "many": [CALL, "two", "three"],
@@ -25,3 +27,5 @@ async def test_ordinary_calls(start: Start, script: Callable[..., Awaitable[Any]
         "embedded": [8, 8],
         "errors": ["BadRequestError", "NotFoundError"],
     }
+    (schema,) = running.engine.schemas
+    assert schema["properties"].keys() == CITY.keys()

@@ -1,10 +1,10 @@
-"""litellm: chat, stream, n, tools, embeddings, errors."""
+"""litellm: chat, stream, n, logprobs, structured output, tools, embeddings, errors."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.api.conftest import Start
-from tests.clients.conftest import needs, saying
+from tests.clients.conftest import CITY, needs, saying
 
 pytestmark = needs("litellm")
 CALL = '<tool_call>{"name": "weather", "arguments": {}}</tool_call>'
@@ -14,6 +14,8 @@ async def test_ordinary_calls(start: Start, script: Callable[..., Awaitable[Any]
     running = await start(saying(CALL, "two", "three"))
     found = await script("litellm_calls.py", running, LITELLM_LOCAL_MODEL_COST_MAP="True")
     assert found == {
+        "city": CITY,
+        "judged": [["<", 2], ["t", 2]],
         "text": CALL,
         "tokens": len(CALL),
         "streamed": CALL,
@@ -22,3 +24,5 @@ async def test_ordinary_calls(start: Start, script: Callable[..., Awaitable[Any]
         "embedded": [8, 8],
         "errors": ["BadRequestError", "NotFoundError"],
     }
+    (schema,) = running.engine.schemas
+    assert schema["properties"].keys() == CITY.keys()
