@@ -91,9 +91,12 @@ class HideKeys(logging.Filter):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet. Raises ConfigError when the address cannot be had."""
+    """A bound socket that does not listen yet. Raises ConfigError when the address cannot be had.
+
+    The protocol is named because asyncio lets connections send small pieces at once only where it is.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
