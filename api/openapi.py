@@ -39,6 +39,7 @@ from api.openapi_operation import (
     Schema,
 )
 from api.openapi_pages import page_operations
+from api.openapi_views import view_components
 from api.operations import VERSION
 from api.responses_schema import RENAMED_FIELDS, ResponsesBody
 from api.responses_schema import UNSUPPORTED_FIELDS as RESPONSES_UNSUPPORTED_FIELDS
@@ -60,7 +61,7 @@ async def show_document() -> JSONResponse:
 def document() -> dict[str, Any]:
     """The whole of it."""
     paths: dict[str, dict[str, Any]] = {}
-    components = _components()
+    components = _components() | view_components()
     for (method, path), operation in (page_operations() | _openai_operations()).items():
         body = None if operation.body is None else dict(operation.body)
         components |= (body or {}).pop("$defs", {})

@@ -13,6 +13,17 @@ from api.openapi_operation import (
     Operations,
     Schema,
 )
+from api.openapi_views import closed_object, list_of, view
+from chat.comparing import Choice, Parting
+from chat.events import (
+    BranchChange,
+    ConversationItem,
+    ConversationList,
+    ConversationTree,
+    FoundList,
+    Outline,
+    Residency,
+)
 
 WHOLE: Schema = {"type": "integer"}
 NUMBER: Schema = {"type": "number"}
@@ -30,8 +41,8 @@ def page_operations() -> Operations:
     return _operators() | _conversations() | _messages()
 
 
-def _object(summary: str, **fields: Any) -> Operation:
-    return Operation(summary=summary, answer={JSON: ANY_OBJECT}, **fields)
+def _object(summary: str, answer: Schema = ANY_OBJECT, **fields: Any) -> Operation:
+    return Operation(summary=summary, answer={JSON: answer}, **fields)
 
 
 def _text(summary: str) -> Operation:
@@ -69,8 +80,10 @@ def _conversations() -> Operations:
     root = "/api/conversations"
     one = f"{root}/{{conversation_id}}"
     paging: dict[str, Schema] = {"query": ANY_TEXT, "after": ANY_TEXT, "limit": WHOLE}
+    listed: Schema = {"anyOf": [view(ConversationList), view(FoundList)]}
+    item = view(ConversationItem)
     return {
-        ("GET", root): _object("Conversations, newest first", query=paging),
+        ("GET", root): _object("Conversations, newest first", listed, query=paging),
         ("POST", f"{root}/import"): _object(
             "Conversations from an export", status=201, body=ANY_OBJECT, refusals=READING
         ),
@@ -79,17 +92,17 @@ def _conversations() -> Operations:
             answer={JSON: ANY_OBJECT, "application/zip": ANY_TEXT},
             query={"format": FORMAT},
         ),
-        ("GET", one): _object("A conversation's tree"),
-        ("PATCH", one): _object("Change a conversation", body=ANY_OBJECT, refusals=READING),
+        ("GET", one): _object("A conversation's tree", view(ConversationTree)),
+        ("GET", f"{one}/outline"): _object("The shape of a conversation's tree", view(Outline)),
+        ("PATCH", one): _object("Change a conversation", item, body=ANY_OBJECT, refusals=READING),
         ("DELETE", one): Operation(
             summary="Hide a conversation, or remove it for good",
             answer={},
             status=204,
             query={"purge": {"type": "boolean"}},
         ),
-        ("POST", f"{one}/restore"): _object("Show a hidden conversation again"),
-        ("GET", f"{one}/outline"): _object("The shape of a conversation's tree"),
-        ("POST", f"{one}/duplicate"): _object("A copy of a conversation", status=201),
+        ("POST", f"{one}/restore"): _object("Show a hidden conversation again", item),
+        ("POST", f"{one}/duplicate"): _object("A copy of a conversation", item, status=201),
         ("GET", f"{one}/export"): Operation(
             summary="A conversation as a file",
             answer={JSON: ANY_OBJECT, "text/markdown": ANY_TEXT},
@@ -102,14 +115,25 @@ def _messages() -> Operations:
     one = "/api/messages/{message_id}"
     refusals = (409, *MODEL)
     return {
-        ("DELETE", one): _object("Hide a branch", refusals=refusals),
-        ("POST", f"{one}/restore"): _object("Show a hidden branch again", refusals=refusals),
-        ("GET", f"{one}/tokens"): _object("Where an answer can be cut", refusals=refusals),
-        ("GET", f"{one}/residency"): _object(
-            "What continuing would have to compute", refusals=refusals
+        ("DELETE", one): _object("Hide a branch", view(BranchChange), refusals=refusals),
+        ("POST", f"{one}/restore"): _object(
+            "Show a hidden branch again", view(BranchChange), refusals=refusals
         ),
-        ("GET", f"{one}/partings"): _object("Where candidates part", refusals=refusals),
+        ("GET", f"{one}/tokens"): _object(
+            "Where an answer can be cut", closed_object(ends=list_of(WHOLE)), refusals=refusals
+        ),
+        ("GET", f"{one}/residency"): _object(
+            "What continuing would have to compute", view(Residency), refusals=refusals
+        ),
+        ("GET", f"{one}/partings"): _object(
+            "Where candidates part",
+            closed_object(answers=list_of(view(Parting))),
+            refusals=refusals,
+        ),
         ("GET", f"{one}/choices"): _object(
-            "What the model thought at a token", query={"at_token": WHOLE}, refusals=refusals
+            "What the model thought at a token",
+            closed_object(choices=list_of(view(Choice))),
+            query={"at_token": WHOLE},
+            refusals=refusals,
         ),
     }
