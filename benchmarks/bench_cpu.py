@@ -21,7 +21,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.floors import integer_throughput, read_bandwidth
-from benchmarks.lookup_texts import PROSE, REQUESTS
+from benchmarks.lookup_texts import PROSE, REQUESTS, REWRITES
 from benchmarks.machine import describe
 from benchmarks.scheduling import print_report
 from engine.async_engine import AsyncEngine
@@ -183,6 +183,7 @@ async def run(options: argparse.Namespace) -> None:
         )
         print(f"{case:>14}  {value:8.0f} tokens/s  {beside}")
     lookup = await measure_lookup(engines, options.rounds)
+    rewriting = statistics.geometric_mean(lookup[name]["gain"] for name in REWRITES)
     for engine in engines.values():
         await engine.shutdown()
     reached = [
@@ -192,7 +193,7 @@ async def run(options: argparse.Namespace) -> None:
     ]
     reached += [
         ("lookup: 3 x on printing again", lookup["print again"]["gain"] >= 3),
-        ("lookup: 1.6 x on rewriting", lookup["rewrite"]["gain"] >= 1.6),
+        ("lookup: 1.6 x on rewriting, geometric mean", rewriting >= 1.6),
         ("lookup: 1.6 x on editing code", lookup["edit code"]["gain"] >= 1.6),
         ("lookup: 0.97 x at least on prose", min(lookup[n]["gain"] for n in PROSE) >= 0.97),
         ("lookup: the same texts", all(each["same_text"] for each in lookup.values())),
