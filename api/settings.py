@@ -124,7 +124,7 @@ class Settings(BaseSettings):
     )
     num_speculative_tokens: int | None = _option(
         None,
-        "tokens guessed ahead by prompt lookup; 0 is none (default: as many as pay, on CPUs with the compiled step)",
+        "tokens guessed ahead by prompt lookup, 11 at most; 0 is none (default: as many as pay, on CPUs with the compiled step)",
         allowed_range("num_speculative_tokens"),
     )
     scheduling_policy: SchedulingPolicy = _choice(

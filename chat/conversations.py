@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import fields
 from typing import Any, TypeVar
 
 from chat.archive import export_archive
@@ -21,6 +22,7 @@ from chat.events import (
     Message,
     Outline,
     OutlineNode,
+    ShownMessage,
 )
 from chat.hub import GenerationHub
 from chat.importing import read_conversations
@@ -88,9 +90,9 @@ class Conversations:
     async def tree(self, conversation_id: str) -> ConversationTree:
         """A conversation with every message."""
         with found("conversation_id"):
-            record, tree, messages = await self._store.messages(conversation_id)
+            record, _, messages = await self._store.messages(conversation_id)
         return ConversationTree(
-            self._detail(record), tuple(_message(message, tree) for message in messages)
+            self._detail(record), tuple(Message(**_fields(message)) for message in messages)
         )
 
     async def outline(self, conversation_id: str) -> Outline:
@@ -107,8 +109,8 @@ class Conversations:
         candidates = [] if open_id is None else tree.answers(open_id)
         return ConversationView(
             self._detail(record),
-            tuple(_message(messages[i], tree) for i in tree.path(record.head_id)),
-            tuple(_message(messages[i], tree) for i in candidates),
+            tuple(_shown(messages[i], tree) for i in tree.path(record.head_id)),
+            tuple(_shown(messages[i], tree) for i in candidates),
             self._hub.running_in(conversation_id),
         )
 
@@ -145,7 +147,7 @@ class Conversations:
 
     async def export_json(self, conversation_id: str) -> dict[str, Any]:
         """The whole tree as the document that `import_json` reads."""
-        return export_document(await self.tree(conversation_id))
+        return await asyncio.to_thread(export_document, await self.tree(conversation_id))
 
     async def export_markdown(self, conversation_id: str) -> str:
         """The path to the head as a text to read."""
@@ -278,24 +280,9 @@ def _places(limit: int) -> Iterator[None]:
         raise RequestError("after must be the `next` of a page", param="after") from None
 
 
-def _message(record: MessageRecord, tree: MessageTree) -> Message:
-    return Message(
-        id=record.id,
-        parent_id=record.parent_id,
-        role=record.role,
-        content=record.content,
-        status=record.status,
-        error=record.error,
-        finish_reason=record.finish_reason,
-        generation_id=record.generation_id,
-        candidate_index=record.candidate_index,
-        model=record.model,
-        dropped_messages=record.dropped_messages,
-        seed=record.seed,
-        sampling=record.sampling,
-        usage=record.usage,
-        timings=record.timings,
-        kv=record.kv,
-        created_at=record.created_at,
-        sibling_ids=tree.siblings(record.id),
-    )
+def _shown(record: MessageRecord, tree: MessageTree) -> ShownMessage:
+    return ShownMessage(**_fields(record), sibling_ids=tree.siblings(record.id))
+
+
+def _fields(record: MessageRecord) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in fields(Message)}

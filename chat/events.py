@@ -135,7 +135,7 @@ class ConversationDetail:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message and its place in the tree. `sibling_ids` are all children of its parent, itself included, oldest first."""
+    """A message and its place in the tree."""
 
     id: str
     parent_id: str | None
@@ -154,6 +154,12 @@ class Message:
     timings: Mapping[str, Any] | None
     kv: Mapping[str, Any] | None
     created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ShownMessage(Message):
+    """A message in a window. `sibling_ids` are all children of its parent, itself included, oldest first."""
+
     sibling_ids: tuple[str, ...]
 
 
@@ -165,8 +171,8 @@ class ConversationView:
     """
 
     conversation: ConversationDetail
-    messages: tuple[Message, ...]
-    candidates: tuple[Message, ...]
+    messages: tuple[ShownMessage, ...]
+    candidates: tuple[ShownMessage, ...]
     generation_id: str | None
 
 

@@ -5,6 +5,7 @@ pinned, head_id, created_at, updated_at}, "messages": [{id, parent_id, role, con
 Several are {"format": "pageturn.conversations", "version": 1, "conversations": [...]}.
 """
 
+import asyncio
 import json
 import re
 import unicodedata
@@ -33,14 +34,11 @@ _KEPT = (
 def export_document(tree: ConversationTree) -> dict[str, Any]:
     """The document of a whole conversation."""
     conversation = to_wire(tree.conversation)
-    messages = [to_wire(message) for message in tree.messages]
-    for message in messages:
-        del message["sibling_ids"]
     return {
         "format": FORMAT,
         "version": VERSION,
         "conversation": {name: conversation[name] for name in _KEPT},
-        "messages": messages,
+        "messages": to_wire(tree.messages),
     }
 
 
@@ -49,9 +47,13 @@ async def export_list(trees: AsyncIterable[ConversationTree]) -> AsyncIterator[s
     yield f'{{"format": "{LIST_FORMAT}", "version": {VERSION}, "conversations": ['
     separator = ""
     async for tree in trees:
-        yield separator + json.dumps(export_document(tree), ensure_ascii=False)
+        yield separator + await asyncio.to_thread(_document_text, tree)
         separator = ",\n"
     yield "]}\n"
+
+
+def _document_text(tree: ConversationTree) -> str:
+    return json.dumps(export_document(tree), ensure_ascii=False)
 
 
 def export_markdown(view: ConversationView) -> str:

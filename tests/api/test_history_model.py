@@ -164,6 +164,9 @@ class Life:
         ]
         view = await self.view()
         assert [m["id"] for m in view["messages"]] == [ids[at] for at in model.path()]
+        for at, message in zip(model.path(), view["messages"], strict=True):
+            siblings = model.children(model.nodes[at].parent)
+            assert message["sibling_ids"] == [ids[other] for other in siblings]
         assert [m["id"] for m in view["candidates"]] == [ids[at] for at in model.open]
 
     async def view(self) -> dict[str, Any]:
@@ -175,14 +178,13 @@ class Life:
         return view
 
     def told(self, message: dict[str, Any]) -> tuple[object, ...]:
-        kept = ("id", "parent_id", "role", "content", "status", "sibling_ids")
+        kept = ("id", "parent_id", "role", "content", "status")
         return tuple(message[name] for name in kept)
 
     def expected(self, at: int) -> tuple[object, ...]:
         node = self.model.nodes[at]
         parent = None if node.parent is None else self.ids[node.parent]
-        siblings = [self.ids[other] for other in self.model.children(node.parent)]
-        return self.ids[at], parent, node.role, node.content, "done", siblings
+        return self.ids[at], parent, node.role, node.content, "done"
 
 
 Action = Callable[[Life, int, int], Coroutine[Any, Any, None]]

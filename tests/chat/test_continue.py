@@ -68,10 +68,10 @@ async def test_the_model_reads_the_chat_and_the_kept_tokens_and_the_answer_goes_
     assert engine.prompts[-1] == "<user>hi\none "
     original, continued = await answers(chat, first)
     assert (original.content, continued.content) == ("one two", "one three")
-    assert continued.sibling_ids == (original.id, continued.id)
     assert await storage.conversations.token_ids(continued.id) == tuple(b"one three")
     shown = await chat.conversations.view(first.conversation_id)
     assert [m.content for m in shown.messages] == ["hi", "one three"]
+    assert shown.messages[-1].sibling_ids == (original.id, continued.id)
 
 
 async def test_without_a_place_the_whole_answer_is_kept_and_can_be_continued_again(

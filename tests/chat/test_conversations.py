@@ -209,3 +209,21 @@ async def test_everything_can_be_written_as_json(chat: ChatService, conversation
     assert json.loads(json.dumps(view)) == view
     assert view["messages"][0]["created_at"].endswith("+00:00")
     assert set(view) == {"conversation", "messages", "candidates", "generation_id"}
+
+
+async def test_a_wide_tree_is_told_in_proportion_to_its_messages(chat: ChatService) -> None:
+    """Not in proportion to the square of a question's answers."""
+    question = {"id": "q", "role": "user", "content": "?"}
+    answers = [
+        {"id": f"a{i}", "parent_id": "q", "role": "assistant", "content": "."} for i in range(300)
+    ]
+    conversation = {"title": "wide", "pinned": False, "head_id": "a299"}
+    messages = [message | {"status": "done"} for message in [question, *answers]]
+    head = {"format": "pageturn.conversation", "version": 1}
+    document = head | {"conversation": conversation, "messages": messages}
+    (conversation_id,) = await chat.conversations.import_document(document)
+    tree = to_wire(await chat.conversations.tree(conversation_id))
+    assert len(tree["messages"]) == 301
+    assert max(len(json.dumps(message)) for message in tree["messages"]) < 1000
+    shown = (await chat.conversations.view(conversation_id)).messages[-1]
+    assert len(shown.sibling_ids) == 300
