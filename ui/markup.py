@@ -1,4 +1,4 @@
-"""Markdown to safe HTML: CommonMark with tables, strikethrough and dollar maths.
+r"""Markdown to safe HTML: CommonMark with tables, strikethrough and maths between dollars, `\(` and `\)`, or `\[` and `\]`.
 
 Raw HTML in the source stays text, and whatever leaves this file has passed an allow-list (nh3), so a model's words
 can neither run a script nor fetch an image. Headings are shifted by two levels, because the page owns h1 and h2.
@@ -22,6 +22,7 @@ from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
 from ui import maths
+from ui.bracket_maths import CLOSINGS, bracket_maths
 
 MAX_COLOURED_CHARS = 20_000
 LONG_FORMULA_CHARS = 60
@@ -101,25 +102,30 @@ def _render_fence(self: Any, tokens: Sequence[Token], index: int, options: Any, 
     )
 
 
+def _source(token: Token) -> str:
+    """What cannot be drawn: TeX, and the brackets around it, which may have been meant as such."""
+    tex = token.content.strip()
+    return f"{token.markup}{tex}{CLOSINGS[token.markup]}" if token.markup in CLOSINGS else tex
+
+
 def _render_math_inline(
     self: Any, tokens: Sequence[Token], index: int, options: Any, env: Any
 ) -> str:
-    tex = tokens[index].content.strip()
-    mathml = maths.to_mathml(tex, block=False)
+    token = tokens[index]
+    tex = token.content.strip()
+    mathml = maths.to_mathml(tex, block=token.markup == "\\[")
     if mathml is None:
-        return f'<span class="pt-math" role="math">{escapeHtml(tex)}</span>'
+        return f'<span class="pt-math" role="math">{escapeHtml(_source(token))}</span>'
     return mathml if len(tex) < LONG_FORMULA_CHARS else f"<span {_FORMULA}>{mathml}</span>"
 
 
 def _render_math_block(
     self: Any, tokens: Sequence[Token], index: int, options: Any, env: Any
 ) -> str:
-    tex = tokens[index].content.strip()
-    mathml = maths.to_mathml(tex, block=True)
+    mathml = maths.to_mathml(tokens[index].content.strip(), block=True)
     if mathml is None:
-        return (
-            f'<div class="pt-math pt-math-block" role="math" tabindex="0">{escapeHtml(tex)}</div>\n'
-        )
+        source = escapeHtml(_source(tokens[index]))
+        return f'<div class="pt-math pt-math-block" role="math" tabindex="0">{source}</div>\n'
     return f"<div {_FORMULA}>{mathml}</div>\n"
 
 
@@ -160,6 +166,7 @@ def _build() -> MarkdownIt:
         allow_digits=False,
         allow_blank_lines=False,
     )
+    md.use(bracket_maths)
     md.add_render_rule("fence", _render_fence)
     md.add_render_rule("code_block", _render_fence)
     md.add_render_rule("math_inline", _render_math_inline)

@@ -75,14 +75,14 @@ def _start(block: list[Token]) -> int:
 
 
 def _deciding_line(block: list[Token]) -> int:
-    """The line that, once complete, makes this block a block: a table needs its separator, maths its closing `$$`."""
+    """The line that, once complete, makes this block a block: a table needs its separator, maths its last."""
     assert block[0].map is not None, "a top-level block has a line range"
     start, end = block[0].map
     return {"table_open": start + 1, "math_block": end - 1}.get(block[0].type, start)
 
 
 def _count_finished(blocks: list[list[Token]], lines: list[str]) -> int:
-    """How many leading blocks can no longer change: the next one is decided, and no `$$` before it is open."""
+    """How many leading blocks can no longer change: the next one is decided, and no `$$` or `\\[` before it is open."""
     last_complete = len(lines) - 2
     limit = _open_math_line(blocks, lines)
     finished = 0
@@ -94,13 +94,13 @@ def _count_finished(blocks: list[list[Token]], lines: list[str]) -> int:
 
 
 def _open_math_line(blocks: list[list[Token]], lines: list[str]) -> int:
-    """The first line of a `$$` that a later `$$` may still close, else beyond the end. A blank line ends the wait."""
+    """The first line of a `$$` or `\\[` that a later line may still close, else beyond the end. A blank line ends the wait."""
     for block in blocks:
         if block[0].type in ("math_block", "fence", "code_block"):
             continue
         assert block[0].map is not None, "a top-level block has a line range"
         for number in range(*block[0].map):
-            begins = lines[number].lstrip(_LIST_OR_QUOTE_PREFIX).startswith("$$")
+            begins = lines[number].lstrip(_LIST_OR_QUOTE_PREFIX).startswith(("$$", "\\["))
             if begins and all(line.strip() for line in lines[number + 1 : -1]):
                 return number
     return len(lines)

@@ -1,5 +1,6 @@
 """The streaming renderer: any cut gives the same HTML, hostile text stays text, money stays prose."""
 
+import time
 from collections.abc import Iterable
 from html.parser import HTMLParser
 
@@ -13,7 +14,7 @@ from ui.render import StreamRenderer, render
 PIECES = [
     "word", " ", " ", "\n", "\n", "\n\n", "\r\n", "\r", "# ", "## Title\n", "- ", "1. ", "2", ". ", "> ", "    ", "  ",
     "```", "```python\n", "~~~", "def f():\n    return 1\n", "|", "| a | b |\n", "|---|", "---", "===", "$$", "$", "x^2",
-    "**", "*", "`", "~~", "[", "]", "(", ")", "[a]: http://b.c\n", "http://a.b", "<b>", "&amp;", "\\", "é", "漢", "😀", "\0", "\t",
+    "**", "*", "`", "~~", "[", "]", "(", ")", "[a]: http://b.c\n", "\\[", "\\]", "\\(", "\\)", "http://a.b", "<b>", "&amp;", "\\", "é", "漢", "😀", "\0", "\t",
 ]  # fmt: skip
 
 ANSWER = """# Paged attention
@@ -58,6 +59,8 @@ HOSTILE = [
     '<http://a.b/"onmouseover=alert(1)>',
     "$<img src=x onerror=alert(1)>$",
     "$$\n</div><script>alert(1)</script>\n$$",
+    "\\(<img src=x onerror=alert(1)>\\)",
+    "\\[\n</div><script>alert(1)</script>\n\\]",
     '```"><script>alert(1)</script>\ncode\n```',
     "```html\n<script>alert(1)</script>\n```",
     "`<script>alert(1)</script>`",
@@ -105,6 +108,9 @@ def stream(text: str, cuts: Iterable[int]) -> tuple[str, StreamRenderer, str]:
 @example(["word\r\n- word"], 1)
 @example(["word\n|---|\n|---|word"], 1)
 @example(["word\n$$\nx$$y"], 1)
+@example(["\\[\nx\n- word\n\\]"], 1)
+@example(["word\n\\[\n# word\n\\]"], 1)
+@example(["word\n\\[\nx\n\\]word\n\n- word"], 1)
 def test_any_cut_ends_in_the_full_render(pieces: list[str], step: int) -> None:
     text = "".join(pieces)
     frozen, renderer, _ = stream(text, range(0, len(text), step))
@@ -166,6 +172,45 @@ def test_maths_is_mathml_and_what_is_wrong_is_escaped_tex_in_an_element() -> Non
         '<p>so <span class="pt-math" role="math">\\nothing&lt;b</span></p>\n'
     )
     assert 'role="math" tabindex="0">\\frac{x&amp;y</div>' in render("$$\n\\frac{x&y\n$$")
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        (
+            r"so \(x\) holds",
+            '<p>so <math display="inline"><mrow><mi>x</mi></mrow></math> holds</p>',
+        ),
+        (r"so \[x\] holds", '<p>so <math display="block"><mrow><mi>x</mi></mrow></math> holds</p>'),
+        (r"\(\nothing<b\)", '<p><span class="pt-math" role="math">\\(\\nothing&lt;b\\)</span></p>'),
+        (r"\(open, \[open", "<p>(open, [open</p>"),
+        (r"\\(x\\)", r"<p>\(x\)</p>"),
+        (r"`\(x\)`", r"<p><code>\(x\)</code></p>"),
+        (r"\(\)", "<p>()</p>"),
+    ],
+)
+def test_brackets_hold_maths(text: str, html: str) -> None:
+    assert render(text) == f"{html}\n"
+
+
+@pytest.mark.parametrize(
+    "text", ["\\[x\n- y\n= z\\]", "word\n\\[\nx - y = z\n\\]\nword", "- item\n  \\[\n  x\n  \\]"]
+)
+def test_a_block_between_brackets_is_one_formula(text: str) -> None:
+    html = render(text)
+    assert html.count('<div class="pt-formula"') == html.count("<math") == 1
+    assert "\\" not in html
+
+
+def test_a_block_between_brackets_that_cannot_be_read_keeps_them() -> None:
+    assert 'tabindex="0">\\[\\frac{x&amp;y\\]</div>' in render("\\[\n\\frac{x&y\n\\]")
+    assert render("\\[\nx\n\ny\n\\]").startswith("<p>[<br>")
+
+
+def test_many_open_brackets_take_no_time() -> None:
+    started = time.process_time()
+    render("\\(" * 10_000 + "\\)")
+    assert time.process_time() - started < 2
 
 
 def test_a_long_formula_in_a_line_scrolls_by_itself() -> None:
