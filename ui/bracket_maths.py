@@ -25,8 +25,8 @@ _END_OF_LINE = re.compile(r"(?:[^\\]|\\[^\]])*\\\]")
 def bracket_maths(md: MarkdownIt) -> None:
     """Add the rules."""
     md.inline.ruler.before("escape", "math_bracket", _inline)
-    interrupts = {"alt": ["paragraph", "reference", "blockquote", "list"]}
-    md.block.ruler.before("fence", "math_bracket", _block, interrupts)
+    interrupted = ["paragraph", "reference", "blockquote", "list"]
+    md.block.ruler.before("fence", "math_bracket", _block, {"alt": interrupted})
 
 
 def _inline(state: StateInline, silent: bool) -> bool:

@@ -14,6 +14,7 @@ PREFIX = "static/pageturn"
 SCRIPTS = (
     "core.js",
     "socket.js",
+    "popups.js",
     "menu.js",
     "dialog.js",
     "settings.js",

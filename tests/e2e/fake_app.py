@@ -1,7 +1,7 @@
 """The whole app around the scripted engine, as a process: `python -m tests.e2e.fake_app --port N --data-dir FOLDER`.
 
 Takes the app's own options. What is answered depends on the last user message: "long" gives 400 words, "hostile" text
-that tries to become a script, "markdown" a table, code and maths, "stumble" a failure the first time, "echo" what follows it; anything else twelve words.
+that tries to become a script, "markdown" a table, code and maths, "list" one with numbers, "stumble" a failure the first time, "echo" what follows it; anything else twelve words.
 """
 
 import sys
@@ -23,7 +23,7 @@ MARKDOWN = (
     "## A heading\n\nIt costs $5 or $10, and $x^2$ is maths.\n\n"
     "```python\ndef answer():\n    return 42\n```\n\n| name | value |\n|:--|--:|\n| a | 1 |\n\nThe end.\n"
 )
-
+LISTS = ("1. One\n2. Two\n", "**Bold** beginning", "First of all")
 
 _stumbled: set[str] = set()
 
@@ -38,6 +38,8 @@ def script(prompt: Sequence[int], index: int) -> list[str]:
         return [said[i : i + size] for i in range(0, len(said), size)]
     if "hostile" in question:
         return [HOSTILE]
+    if question.strip() == "list":
+        return list(LISTS[index])
     if "markdown" in question:
         return [MARKDOWN[i : i + 5] for i in range(0, len(MARKDOWN), 5)]
     if "stumble" in question and question not in _stumbled:

@@ -41,7 +41,50 @@ async def test_what_sharing_saves_is_told_while_answers_are_written_and_after(
         re.compile(r"^\d+ tokens so far · shared 4 blocks · private 2 · saved 8 \(57%\)$")
     )
     await stop(page)
-    await expect(line).to_have_text("At most: shared 4 blocks · private 2 · saved 8 (57%)")
+    await expect(line).to_have_text(
+        re.compile(r"^When they held most: shared 4 blocks · private \d+ · saved 8 \(\d+%\)$")
+    )
+    said = await line.inner_text()
+    await page.get_by_role("button", name="New chat").click()
+    await expect(line).to_have_count(0)
+    await page.go_back()
+    await expect(line).to_have_text(said)
+
+
+async def test_when_one_answer_is_left_the_line_tells_of_all_together(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await page.get_by_role("button", name="3 answers").click()
+    await send(page, "a long one")
+    line = page.locator(".pt-savings")
+    await expect(line).to_contain_text("so far")
+    for number in (1, 3):
+        await page.get_by_role("button", name=f"Stop answer {number}").click()
+        card = page.locator(".pt-card").nth(number - 1)
+        await expect(card).to_have_attribute("data-status", "stopped")
+    await expect(line).to_contain_text("When they held most: shared 4 blocks · private")
+    prose = page.locator(".pt-card .pt-prose").nth(1)
+    await text_grows(prose)
+    await text_grows(prose)
+    await expect(line).to_contain_text("When they held most: shared 4 blocks · private")
+    await stop(page)
+
+
+async def test_heads_of_cards_are_one_line_and_in_sight(
+    page: Page, fake_server: AppProcess
+) -> None:
+    cards = await ask_three(page, fake_server, "a long one")
+    heads = cards.locator("header")
+    await expect(heads.first.locator(".pt-meta")).to_have_text(
+        re.compile(r"^400 tokens · \S+ tokens/s$")
+    )
+    boxes = await heads.evaluate_all(
+        "(all) => all.map((head) => [head.getBoundingClientRect().top, head.offsetHeight])"
+    )
+    top = await page.locator(".pt-scroll").evaluate("(node) => node.getBoundingClientRect().top")
+    assert {height for _, height in boxes} == {44}
+    assert all(top <= y < top + 200 for y, _ in boxes)
 
 
 async def test_another_chat_does_not_hide_what_sharing_saves(
@@ -198,6 +241,47 @@ async def test_compare_marks_where_answers_part_and_what_the_model_thought(
     await expect(choices.locator(".pt-drawn")).to_have_text("20.1 %")
     await page.keyboard.press("Escape")
     await expect(choices).to_have_count(0)
+    await marks.nth(2).hover()
+    await expect(choices).to_have_count(1)
+    await page.get_by_role("tab", name="Dashboard").focus()
+    await page.keyboard.press("Enter")
+    await expect(choices).to_have_count(0)
+    await page.get_by_role("tab", name="Chat").click()
     await toggle.click()
     await expect(marks).to_have_count(0)
     assert await cards.nth(1).locator(".pt-prose").inner_html() == before
+
+
+async def test_what_the_model_thought_goes_with_its_mark_and_with_escape(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await ask_three(page, fake_server, "hello")
+    await page.get_by_role("button", name="Compare").click()
+    mark = page.locator(".pt-leaves").nth(1)
+    choices = page.locator(".pt-choices")
+    await page.locator(".pt-scroll").focus()
+    await mark.hover()
+    await expect(choices).to_have_count(1)
+    await page.keyboard.press("Escape")
+    await expect(choices).to_have_count(0)
+    await page.mouse.move(5, 5)
+    await mark.hover()
+    await expect(choices).to_have_count(1)
+    await page.keyboard.press("2")
+    await expect(page.locator(".pt-card")).to_have_count(0)
+    await expect(choices).to_have_count(0)
+
+
+async def test_compare_marks_the_number_of_a_list(page: Page, fake_server: AppProcess) -> None:
+    await open_page(page, fake_server)
+    await page.get_by_role("button", name="3 answers").click()
+    await send(page, "list")
+    await expect(page.locator(".pt-card[data-status=done]")).to_have_count(3)
+    await page.get_by_role("button", name="Compare").click()
+    marks = page.locator(".pt-leaves")
+    await expect(marks).to_have_text(["1.", "**", "F"])
+    await expect(marks.first).to_have_attribute("aria-label", "Answer 1 goes its own way with “1.”")
+    item = page.locator(".pt-card li").first
+    box, of = await marks.first.bounding_box(), await item.bounding_box()
+    assert box is not None and of is not None
+    assert box["x"] + box["width"] <= of["x"]

@@ -4,6 +4,17 @@
 
 (function (P) {
   const { h } = P;
+  const REMEMBERED = 50;
+  // By generation: the moment when its answers held most together, an item of the topic `requests`.
+  const fullest = new Map();
+
+  function remember(request) {
+    const { generation_id: id } = request;
+    const held = (each) => each.blocks_shared + each.blocks_private;
+    if (fullest.has(id) && held(fullest.get(id)) >= held(request)) return;
+    fullest.set(id, request);
+    if (fullest.size > REMEMBERED) fullest.delete(fullest.keys().next().value);
+  }
 
   // "shared 62 blocks · private 39 · saved 124 (55%)"; docs/protocol.md has the formula.
   P.savingsLine = function ({ blocks_shared: shared, blocks_private: own, blocks_saved: saved }) {
@@ -18,8 +29,6 @@
       this.cards = new Map();
       this.running = false;
       this.focusId = null;
-      // The moment when most was saved.
-      this.best = null;
       this.row = h("div", { class: "pt-cards" });
       this.dots = h("div", { class: "pt-dots", "aria-hidden": "true" });
       this.memory = h("p", { class: "pt-hint pt-savings" });
@@ -34,7 +43,7 @@
       for (const message of messages) {
         if (!this.cards.has(message.id)) this.cards.set(message.id, new P.Card(message, this.actions));
         const card = this.cards.get(message.id);
-        card.update(message, messages.length);
+        card.update(message, messages);
         if (card.node.parentNode !== this.row) this.row.append(card.node);
       }
       const ids = new Set(messages.map((message) => message.id));
@@ -47,6 +56,7 @@
       this.dots.replaceChildren(...messages.map(() => h("i")));
       this.markDot();
       this.watchEnd(running);
+      this.showFullest(messages.filter((message) => message.status === "generating").length);
       this.compare.update(!running && messages.filter((message) => message.content).length > 1);
       this.setFocus(ids.has(this.focusId) ? this.focusId : (ids.has(headId) ? headId : messages[0].id));
     }
@@ -65,17 +75,22 @@
 
     // Once all are written they are there to be compared, each from its first line.
     watchEnd(running) {
-      if (this.running && !running) {
-        for (const card of this.cards.values()) card.toBeginning();
-        if (this.best) P.setText(this.memory, `At most: ${P.savingsLine(this.best)}`);
-      }
+      if (this.running && !running) for (const card of this.cards.values()) card.toBeginning();
       this.running = running;
     }
 
-    // What the engine holds for these answers now; `request` is an item of the topic `requests`.
+    // What the engine holds for these answers now, while they are several; `request` is an item of the topic `requests`.
     setLive(request) {
-      if (request.blocks_saved >= (this.best?.blocks_saved ?? 1)) this.best = request;
+      if (request.num_candidates - request.finish_reasons.length < 2) return;
+      remember(request);
       P.setText(this.memory, `${P.plural(request.generated_tokens, "token")} so far · ${P.savingsLine(request)}`);
+    }
+
+    // Once nothing can be shared any more: what it was when they held most.
+    showFullest(running) {
+      const [{ message }] = this.cards.values();
+      const request = fullest.get(message.generation_id);
+      if (request && running < 2) P.setText(this.memory, `When they held most: ${P.savingsLine(request)}`);
     }
 
     card(index) {

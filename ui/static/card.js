@@ -27,23 +27,25 @@
       this.follows = true;
       this.body.addEventListener("scroll", () => (this.follows = this.atEnd()));
       for (const type of ["focusin", "pointerdown"]) this.node.addEventListener(type, () => actions.focus(this.message));
-      this.update(message, 1);
+      this.update(message, [message]);
     }
 
     atEnd() {
       return this.body.scrollHeight - this.body.scrollTop - this.body.clientHeight < 40;
     }
 
-    update(message, count) {
+    // `all`: the messages of all cards. What they have in common is not said in each.
+    update(message, all) {
       this.message = message;
+      const temperature = new Set(all.map(P.temperatureLine)).size > 1 ? P.temperatureLine(message) : "";
       const generating = message.status === "generating";
       this.node.dataset.status = message.status;
-      this.node.setAttribute("aria-label", `Answer ${message.candidate_index + 1} of ${count}`);
+      this.node.setAttribute("aria-label", `Answer ${message.candidate_index + 1} of ${all.length}`);
       this.stop.hidden = !generating;
       this.goOn.hidden = generating || !P.isCutShort(message);
       this.again.hidden = message.status !== "error";
       this.copy.hidden = generating || !message.content;
-      P.setText(this.stats, [P.temperatureLine(message), generating ? "" : P.usageLine({ usage: message.usage, timings: { tokens_per_second: message.timings?.tokens_per_second } })].filter(Boolean).join(" · "));
+      P.setText(this.stats, [temperature, generating ? "" : P.usageLine({ usage: message.usage, timings: { tokens_per_second: message.timings?.tokens_per_second } })].filter(Boolean).join(" · "));
       P.setText(this.blocks, [P.finishLabel(message.finish_reason), P.blocksLine(message.kv)].filter(Boolean).join(" · "));
       const note = P.endNote(message);
       P.setText(this.note, note && ["error", "interrupted"].includes(message.status) ? note.text : "");

@@ -5,12 +5,15 @@
 (function (P) {
   const { h } = P;
   const GAP_PX = 8;
+  const LIST_ITEM = /^[\s>]*([-*+]|\d{1,9}[.)])(?=\s)/;
   let popup = null;
   let owner = null;
+  let endWatch = null;
 
   function hidePopup() {
+    endWatch?.();
     popup?.remove();
-    [popup, owner] = [null, null];
+    [popup, owner, endWatch] = [null, null, null];
   }
 
   // A token's text, with what cannot be seen made visible.
@@ -37,6 +40,7 @@
     popup = h("div", { class: "pt-choices", id: "pt-choices", role: "tooltip" }, h("p", {}, title), h("ol", {}, ...choices.map(row)));
     document.body.append(popup);
     placePopup();
+    endWatch = P.watchPopup(mark, hidePopup);
   }
 
   // The part of the first text node behind `from` that holds something to see, up to `to`; null behind the last one.
@@ -56,12 +60,32 @@
     return null;
   }
 
-  // Where a stretch of the source, given in code points, begins and ends in what is shown.
+  // Where a stretch of the source, given in code points, begins and ends in what is shown, and the `markup` that it is
+  // when nothing of it is shown.
   function shownStretch({ content }, shown, start, end) {
     const [from, to] = [start, end].map((place) => [...content].slice(0, place).join("").length);
     const places = P.places.placesInSource(content, shown);
     const [after, last] = [places.findIndex((place) => place > from), places.findIndex((place) => place >= to)];
-    return [after < 0 ? shown.length : after - 1, last < 0 ? shown.length : last];
+    const next = after < 0 ? content.length : places[after] - 1;
+    return { begin: after < 0 ? shown.length : after - 1, end: last < 0 ? shown.length : last, markup: next < to ? "" : markupBefore(content, from, next) };
+  }
+
+  // What the source has from `from` to the shown character at `next`: all of a list item's number or bullet, if it is part of that.
+  function markupBefore(content, from, next) {
+    const line = content.lastIndexOf("\n", next - 1) + 1;
+    const item = content.slice(line, next).match(LIST_ITEM);
+    return item && from < line + item[0].length ? item[1] : content.slice(from, next).trim();
+  }
+
+  // Puts the mark over its text, or, for markup, where that would stand; without a place at the end of the text.
+  function putMark(mark, range, markup, prose) {
+    if (!range) prose.node.append(h("p", {}, (mark.append("ends here"), mark)));
+    else if (!markup) range.surroundContents(mark);
+    else {
+      mark.append(markup);
+      mark.classList.add("pt-unseen");
+      range.insertNode(mark);
+    }
   }
 
   P.Compare = class {
@@ -103,11 +127,11 @@
       const { message, prose } = card;
       const nodes = P.places.textNodes(prose.node);
       const shown = nodes.map((node) => node.data).join("");
-      const range = start < end ? markRange(nodes, ...shownStretch(message, shown, start, end)) : null;
-      const words = range ? range.toString().trim() : "its end";
+      const { begin, end: last, markup } = shownStretch(message, shown, start, end);
+      const range = start < end ? markRange(nodes, begin, last) : null;
+      const words = range ? markup || range.toString().trim() : "its end";
       const mark = h("mark", { class: "pt-leaves", tabindex: 0, role: "button", "aria-label": `Answer ${message.candidate_index + 1} goes its own way with “${words}”` });
-      if (range) range.surroundContents(mark);
-      else prose.node.append(h("p", {}, (mark.append("ends here"), mark)));
+      putMark(mark, range, markup, prose);
       this.listen(mark, message.id, at_token);
       const common = document.createRange();
       common.setStart(prose.node, 0);
@@ -130,7 +154,6 @@
       };
       for (const type of ["pointerenter", "focus"]) mark.addEventListener(type, show);
       for (const type of ["pointerleave", "blur"]) mark.addEventListener(type, hidePopup);
-      mark.addEventListener("keydown", (event) => event.key === "Escape" && (event.preventDefault(), hidePopup()));
     }
 
     setOn(isOn) {

@@ -4,7 +4,7 @@
 (function (P) {
   const { h } = P;
 
-  // "T 1.3", when candidates differ in it or it is not the usual.
+  // "T 1.3", as far as it is known.
   P.temperatureLine = ({ sampling }) => (sampling?.temperature === undefined ? "" : `T ${sampling.temperature}`);
 
   // "128 tokens · 61.2 tokens/s · first after 210 ms", as far as it is known.

@@ -13,6 +13,7 @@
   let actions = null;
   // While a mouse selects, the bar would be in its way; while the bar is pressed, a selection that a touch ends is still meant.
   let held = false;
+  let endWatch = null;
 
   const elementOf = (node) => (node instanceof Element ? node : node.parentElement);
 
@@ -34,6 +35,8 @@
       hide();
       return;
     }
+    endWatch?.();
+    endWatch = P.watchPopup(found.view, hide);
     const { text, count } = shownText(found.prose, found.range);
     const place = placeInSource(found.message.content, text, count);
     target = { message: found.message, place };
@@ -48,7 +51,8 @@
   }
 
   function hide() {
-    target = null;
+    endWatch?.();
+    [target, endWatch] = [null, null];
     bar.hidden = true;
   }
 

@@ -6,10 +6,12 @@
   const GAP_PX = 6;
   let menu = null;
   let opener = null;
+  let endWatch = null;
 
   function closeMenu(returnFocus) {
     if (!menu) return;
     const anchor = opener;
+    endWatch();
     menu.remove();
     [menu, opener] = [null, null];
     anchor.setAttribute("aria-expanded", "false");
@@ -53,6 +55,7 @@
     menu.addEventListener("keydown", onMenuKey);
     document.body.append(menu);
     place(anchor);
+    endWatch = P.watchPopup(anchor, () => closeMenu(true));
     anchor.setAttribute("aria-expanded", "true");
     (menu.querySelector('[aria-checked="true"]') ?? menu.firstChild).focus();
   };

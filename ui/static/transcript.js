@@ -161,8 +161,8 @@
 
     // The end is followed only by who is there already; nobody who reads above is moved.
     follow() {
-      if (this.sticks) this.scroll.scrollTop = this.scroll.scrollHeight;
-      this.jump.hidden = this.sticks || this.atEnd();
+      if (this.sticks) this.scroll.scrollTop = this.endTop();
+      this.jump.hidden = this.sticks || this.seesEnd();
     }
 
     stick() {
@@ -170,13 +170,22 @@
       this.follow();
     }
 
-    atEnd() {
-      return this.scroll.scrollHeight - this.scroll.scrollTop - this.scroll.clientHeight < END_PX;
+    // Where the end is seen: the very end, or cards from their heads on.
+    endTop() {
+      const bottom = this.scroll.scrollHeight - this.scroll.clientHeight;
+      if (!this.candidates) return bottom;
+      const heads = this.scroll.scrollTop + this.candidates.node.getBoundingClientRect().top - this.scroll.getBoundingClientRect().top;
+      return Math.min(bottom, heads);
     }
 
+    seesEnd() {
+      return this.scroll.scrollTop > this.endTop() - END_PX;
+    }
+
+    // Who has gone on below the heads of cards is not moved either.
     onScroll() {
-      this.sticks = this.atEnd();
-      this.jump.hidden = this.sticks;
+      this.sticks = Math.abs(this.scroll.scrollTop - this.endTop()) < END_PX;
+      this.jump.hidden = this.seesEnd();
     }
   };
 })(window.Pageturn);
