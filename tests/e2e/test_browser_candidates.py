@@ -283,5 +283,6 @@ async def test_compare_marks_the_number_of_a_list(page: Page, fake_server: AppPr
     await expect(marks.first).to_have_attribute("aria-label", "Answer 1 goes its own way with “1.”")
     item = page.locator(".pt-card li").first
     box, of = await marks.first.bounding_box(), await item.bounding_box()
-    assert box is not None and of is not None
+    assert box is not None
+    assert of is not None
     assert box["x"] + box["width"] <= of["x"]

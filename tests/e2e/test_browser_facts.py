@@ -24,6 +24,14 @@ async def test_all_facts_are_a_click_away_and_a_seed_is_used_again(
     await line.click()
     facts = page.locator(".pt-facts")
     await expect(facts).to_contain_text("Modelfake")
+    await page.set_viewport_size({"width": 1280, "height": 560})
+    await line.click()
+    await expect(facts).to_have_count(0)
+    await line.click()
+    box, dock = await facts.bounding_box(), await page.locator(".pt-dock").bounding_box()
+    assert box is not None
+    assert dock is not None
+    assert box["y"] + box["height"] <= dock["y"]
     await expect(facts).to_contain_text("Prompt12 tokens, 0 of them cached")
     await expect(facts).to_contain_text("Temperature0.8")
     seed = facts.get_by_role("button", name="use it again")
@@ -116,3 +124,19 @@ async def test_the_models_own_system_prompt_can_be_seen(page: Page, server: AppP
     await expect(note).to_have_text(
         f"Empty: the model's own template says “{said}”." if said else "Empty: the model gets none."
     )
+
+
+async def test_send_stands_at_the_end_and_the_keys_are_told_where_there_is_room(
+    phone: Page, page: Page, fake_server: AppProcess
+) -> None:
+    for window in (phone, page):
+        await open_page(window, fake_server)
+        ends = await window.evaluate(
+            """[".pt-send", ".pt-composer-row"].map((name) => document.querySelector(name).getBoundingClientRect().right)"""
+        )
+        assert ends[0] == ends[1]
+    hint = page.get_by_text("Enter sends")
+    await expect(hint).to_be_visible()
+    await expect(phone.get_by_text("Enter sends")).to_be_hidden()
+    await page.set_viewport_size({"width": 780, "height": 700})
+    await expect(hint).to_be_hidden()

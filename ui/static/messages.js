@@ -132,6 +132,7 @@
       this.facts.hidden = !this.facts.hidden;
       this.drawFoot();
       this.drawFacts();
+      this.facts.scrollIntoView({ block: "nearest" });
     }
 
     drawFacts() {
