@@ -68,6 +68,32 @@ async def test_a_new_chat_takes_its_settings_to_its_first_answer(
     await expect(dialog.get_by_label("System prompt")).to_have_value("")
 
 
+async def test_settings_leave_what_was_asked_of_the_composer(
+    page: Page, fake_server: AppProcess
+) -> None:
+    sent = frames_of(page)
+    await open_page(page, fake_server)
+    await page.get_by_role("button", name="How many answers").click()
+    await page.get_by_role("menuitem", name="Different temperatures").click()
+    await page.get_by_role("button", name="Ask for these").click()
+    several = page.get_by_role("button", name="3 answers · T 0.3–1.3")
+    await expect(several).to_be_visible()
+    dialog = await open_dialog(page)
+    answers = dialog.get_by_label("Answers")
+    await expect(answers).to_have_attribute("placeholder", "3")
+    await dialog.get_by_label("Top k").fill("7")
+    await dialog.get_by_role("button", name="Save", exact=True).click()
+    await expect(several).to_have_attribute("aria-pressed", "true")
+    await send(page, "hello")
+    await expect(page.locator(".pt-card[data-status=done]")).to_have_count(3)
+    (frame,) = [frame for frame in sent if frame["type"] == "send"]
+    assert frame["sampling"] == {"top_k": 7, "temperatures": [0.3, 0.8, 1.3]}
+    dialog = await open_dialog(page)
+    await answers.fill("1")
+    await dialog.get_by_role("button", name="Save", exact=True).click()
+    await expect(several).to_have_attribute("aria-pressed", "false")
+
+
 async def test_a_conversation_keeps_its_own_settings_over_those_of_the_browser(
     page: Page, fake_server: AppProcess
 ) -> None:

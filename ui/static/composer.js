@@ -86,7 +86,7 @@
     const keys = P.iconButton("keys", "Keyboard shortcuts (?)", () => P.shortcuts.open(), { class: "pt-icon-button pt-keys-button" });
     seedChip = P.button("close", "", dropSeed, { class: "pt-button pt-quiet pt-chip", hidden: true });
     meter = new P.ContextMeter();
-    const hint = h("span", { class: "pt-keys" }, "Enter sends · Shift+Enter for a new line");
+    const hint = h("div", { class: "pt-keys" }, h("span", {}, "Enter sends · Shift+Enter for a new line"));
     node.append(area, h("div", { class: "pt-composer-row" }, severalButton, more, settings, keys, seedChip, hint, meter.node, stopButton, sendButton));
     area.addEventListener("input", () => {
       saveDraft(draftId, area.value);
@@ -108,6 +108,9 @@
 
   // --- several answers, and the settings that show here ------------------------------------------
 
+  // How many answers the next message gets.
+  const count = () => (isPressed() ? wish.n : 1);
+
   const isPressed = () => severalButton.getAttribute("aria-pressed") === "true";
 
   function showWish(pressed) {
@@ -128,13 +131,14 @@
     press(true);
   }
 
-  // A conversation, or this browser, may want several answers always; else what was pressed last holds.
+  // A conversation, or this browser, may want a number of answers always; else what was pressed last holds.
   function showSettings() {
     if (!area) return;
-    const count = P.settings.count();
-    const { seed } = P.settings.current().sampling;
-    wish = { n: count > 1 ? count : P.store.get("count", 3) };
-    showWish(count > 1 || P.store.get("three", false));
+    const always = P.settings.count();
+    const { seed, n: own } = P.settings.current().sampling;
+    const n = always > 1 ? always : P.store.get("count", 3);
+    if (wish.n !== n) wish = { n };
+    showWish(always > 1 || (own === undefined && P.store.get("three", false)));
     seedChip.hidden = seed === undefined;
     P.setText(seedChip.querySelector("span"), `seed ${seed}`);
     seedChip.setAttribute("aria-label", `Seed ${seed} is used; draw freely again`);
@@ -145,5 +149,5 @@
     P.settings.change({ sampling }).catch((error) => P.failureToast(`Seed ${seed} stays: ${error.message}`));
   }
 
-  P.composer = { mount, open, refresh, giveBack, setText, saveDraft, isEmptyBox, focus: () => area?.focus() };
+  P.composer = { mount, open, refresh, giveBack, setText, saveDraft, isEmptyBox, count, focus: () => area?.focus() };
 })(window.Pageturn);

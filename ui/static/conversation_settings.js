@@ -98,7 +98,7 @@
   function open() {
     const settings = P.settings.current();
     const own = settings.sampling;
-    const inherited = { ...P.settings.DEFAULTS, ...P.settings.preferred(), n: P.store.get("sampling", {}).n ?? 1 };
+    const inherited = { ...P.settings.DEFAULTS, ...P.settings.preferred(), n: P.composer.count() };
     const stop = [own.stop ?? []].flat().join("\n");
     const prompt = area("system_prompt", "System prompt", settings.system_prompt ?? "", "", "Empty: the model's own.");
     const error = h("p", { class: "pt-note pt-error", role: "alert", hidden: true });
