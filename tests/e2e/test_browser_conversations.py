@@ -243,6 +243,10 @@ async def test_hostile_titles_and_file_names_stay_text(page: Page, fake_server: 
     await search.fill("rhenus")
     await expect(page.locator(".pt-snippet").first).to_contain_text("Rhenus")
     assert await page.locator(".pt-snippet").count() >= 60
+    heights = await page.locator(".pt-snippet").evaluate_all(
+        "(all) => all.map((n) => n.clientHeight)"
+    )
+    assert max(heights) == 35
     assert await page.locator(".pt-list :is(img, svg svg, iframe, style, a)").count() == 0
     assert await page.locator(".pt-sidebar").evaluate("(node) => node.scrollWidth") == width
     heights = await page.locator(".pt-conversation").evaluate_all(
