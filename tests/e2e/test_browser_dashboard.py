@@ -287,3 +287,30 @@ async def test_panels_keep_their_size_beside_the_rest_of_the_page(
     for name, (width, height) in sizes.items():
         assert width > 380, name
         assert height < 700, (name, height)
+
+
+async def test_nothing_would_fit_while_there_is_nothing_to_measure(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await start_long_answer(page, fake_server)
+    await open_dashboard(page)
+    fits = page.locator(".pt-fit")
+    await expect(fits).to_have_text([re.compile(r"^\d[\d,]* would fit$")] * 4)
+    await page.get_by_role("tab", name="Chat").click()
+    await stop(page)
+    await open_dashboard(page)
+    await expect(fits).to_have_text(["–"] * 4)
+    await expect(page.locator(".pt-fit-basis")).to_have_text(re.compile(r"^\S+ \w+ pool$"))
+
+
+async def test_a_machine_that_is_its_own_kernels_device_is_said_once(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    said = [
+        await page.evaluate(
+            f"Pageturn.kernels({{attention_backend: '{kernels}', device: '{device}'}})"
+        )
+        for kernels, device in (("cpu", "cpu"), ("reference", "cpu"), ("triton", "cuda:0"))
+    ]
+    assert said == ["cpu kernels", "reference kernels on cpu", "triton kernels on cuda:0"]

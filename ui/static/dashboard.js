@@ -19,7 +19,7 @@
     memory.update(stats);
     P.machineFacts(machine, stats);
     P.setText(counts, `${P.number(blocks.private)} private · ${P.number(blocks.shared)} shared · ${P.number(blocks.cached)} cached · ${P.number(blocks.free)} free, of ${P.number(blocks.total)} blocks of ${blocks.block_size} tokens`);
-    P.setText(engine, `${model.model_name} · ${model.quantization} · ${model.attention_backend} kernels on ${model.device}`);
+    P.setText(engine, `${model.model_name} · ${model.quantization} · ${P.kernels(model)}`);
   }
 
   function onRequests(frame) {

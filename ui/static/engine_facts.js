@@ -36,17 +36,17 @@
       const { model } = stats;
       const bytesPerToken = model.bytes_per_block / model.block_size;
       const isLive = stats.requests.running > 0;
-      const bytes = isLive ? stats.counterfactual_bytes : stats.counterfactual_bytes_ended;
-      const count = isLive ? stats.requests.running : bytes.max_len / (model.max_model_len * bytesPerToken);
+      const bytes = stats.counterfactual_bytes;
+      const fit = (key) => `${P.number(Math.floor((pool * stats.requests.running) / bytes[key]))} would fit`;
       const pool = stats.blocks.total * model.bytes_per_block;
-      const most = Math.max(...POLICIES.map(([key]) => stats.counterfactual_bytes[key]), 1);
+      const most = Math.max(...POLICIES.map(([key]) => bytes[key]), 1);
       for (const [key] of POLICIES) {
         const row = this.bars.querySelector(`[data-policy="${key}"]`);
-        row.querySelector("i").style.width = `${(100 * stats.counterfactual_bytes[key]) / most}%`;
-        P.setText(row.querySelector("b"), P.bytes(stats.counterfactual_bytes[key]));
-        P.setText(row.querySelector(".pt-fit"), bytes[key] > 0 ? `${P.number(Math.floor((pool * count) / bytes[key]))} would fit` : "");
+        row.querySelector("i").style.width = `${(100 * bytes[key]) / most}%`;
+        P.setText(row.querySelector("b"), P.bytes(bytes[key]));
+        P.setText(row.querySelector(".pt-fit"), isLive && bytes[key] > 0 ? fit(key) : "–");
       }
-      P.setText(this.basis, count ? `${P.bytes(pool)} pool · sequences like ${isLive ? "those that run" : "those that have ended"}` : `${P.bytes(pool)} pool`);
+      P.setText(this.basis, `${P.bytes(pool)} pool${isLive ? " · sequences like those that run" : ""}`);
       this.updateFacts(stats, bytesPerToken);
     }
 
@@ -62,13 +62,15 @@
     }
   };
 
+  P.kernels = ({ attention_backend: kernels, device }) => (kernels === device ? `${kernels} kernels` : `${kernels} kernels on ${device}`);
+
   P.machineFacts = function (list, { model, machine }) {
     const used = machine.memory_total_bytes - machine.memory_available_bytes;
     fill(list, [
       ["Model", `${model.model_name} (${model.architecture}), ${P.count(model.num_parameters)} parameters`],
       ["Quantisation", model.quantization],
       ["Number formats", `${model.dtype}, KV cache ${model.kv_cache_dtype}`],
-      ["Attention", `${model.attention_backend} on ${model.device}: ${model.backend_reason}`],
+      ["Attention", `${P.kernels(model)}: ${model.backend_reason}`],
       ["Blocks", `${P.number(model.num_blocks)} of ${model.block_size} tokens, ${P.bytes(model.bytes_per_block)} each`],
       ["Pool", `${P.bytes(model.num_blocks * model.bytes_per_block)}: ${model.num_blocks_reason}`],
       ["Limits", `${P.number(model.max_model_len)} tokens of context, ${P.number(model.max_num_seqs)} sequences, ${P.number(model.max_num_batched_tokens)} tokens a step`],
