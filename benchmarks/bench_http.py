@@ -1,7 +1,7 @@
 """What do HTTP and the socket cost beside the engine? `python -m benchmarks.bench_http [--rounds 5] [--tokens 128]`
 
 The app runs as a child process, a second engine in this one; the same texts are answered by turns by the engine alone, over
-/v1/chat/completions as streams, and over /ws/chat (where turns are also stored), by 1 and by 16 users at once, without speculation. Ratios are of the same round; client and
+/v1/chat/completions as streams, and over /ws/chat (where turns are also stored), by 1, 16 and 32 users at once, without speculation. Ratios are of the same round; client and
 server share the machine's cores. Time to the first token is that of the single user. Then /health is asked again and again
 while a prompt of 6,000 tokens is computed and 200 KB are tokenised. Medians; the last line is JSON.
 
@@ -34,7 +34,7 @@ from engine.outputs import TextDelta
 from engine.sampling_params import SamplingParams
 from ui.screenshots import running_app
 
-USERS = (1, 16)
+USERS = (1, 16, 32)
 PROMPT_TOKENS, TOKENIZED_CHARACTERS = 6000, 200_000
 SHARE, LATER_MS, HEALTH_MS = 0.9, 5.0, 50.0
 

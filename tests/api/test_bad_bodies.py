@@ -334,6 +334,6 @@ async def test_each_is_a_400_that_names_the_field_and_holds_nothing(
                 assert error.keys() == {"message", "type", "param", "code"}
                 assert error["type"] == "invalid_request_error"
                 assert error["param"] == param, error
-        assert (await http.post(CHAT, json=reference)).json()["choices"] == before
+                assert (await http.post(CHAT, json=reference)).json()["choices"] == before
     assert running.engine.live == {}
     assert running.context.streams == {}

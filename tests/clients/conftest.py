@@ -21,6 +21,7 @@ from tests.fake_engine import FakeEngine, FakeStream
 
 __all__ = ["running", "start"]
 SCRIPTS = Path(__file__).parent
+LEAVING = str(SCRIPTS / "leaving_calls.py")
 TIMEOUT_S = 150
 Run = Callable[..., Awaitable[str]]
 
@@ -58,6 +59,11 @@ def saying(*texts: str) -> NotingSchemas:
         return list(json.dumps(CITY) if b"Name one" in bytes(prompt) else texts[index])
 
     return NotingSchemas(script)
+
+
+def endless() -> FakeEngine:
+    """Says a letter every twentieth of a second, for longer than any test."""
+    return FakeEngine(lambda prompt, index: ["a"] * 10_000, token_interval=0.05)
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ from engine.drafts import MAX_ROWS, choose_counts, step_cost
 from engine.errors import ConfigError
 from engine.outputs import FinishReason, SampleRequest
 from engine.prompt_lookup import Guess
+from engine.sampling_params import SamplingParams
+from engine.sequence import Request
 from tests.fakes import EOS_TOKEN_ID, Harness, repetitive_token
 
 TEXT = [11, 12, 13, 14, 15, 16, 17, 18]
@@ -152,6 +154,28 @@ def test_neither_beams_nor_embeddings_guess() -> None:
     harness.add(PROMPT, beams=BeamParams(width=2, length_penalty=1.0), max_tokens=8)
     harness.embed(PROMPT)
     harness.run()
+    assert harness.scheduler.stats().counters.drafts == 0
+
+
+class AnythingGoes:
+    """A grammar, and the matcher of each of its sequences."""
+
+    def matcher(self) -> "AnythingGoes":
+        return self
+
+    def allowed(self, output_token_ids: Sequence[int]) -> bytes:
+        return b"\xff" * 32
+
+
+def test_a_grammar_sees_every_token_before_the_next_is_computed() -> None:
+    harness = engine()
+    request = Request(
+        0, PROMPT, SamplingParams(max_tokens=20, ignore_eos=True), 0.0, grammar=AnythingGoes()
+    )
+    harness.scheduler.add_request(request)
+    harness.requests.append(request)
+    harness.run()
+    assert len(harness.texts[0, 0]) == 20
     assert harness.scheduler.stats().counters.drafts == 0
 
 
