@@ -286,3 +286,4 @@ async def test_compare_marks_the_number_of_a_list(page: Page, fake_server: AppPr
     assert box is not None
     assert of is not None
     assert box["x"] + box["width"] <= of["x"]
+    assert box["height"] < 30
