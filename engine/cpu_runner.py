@@ -82,7 +82,7 @@ class CpuRunner:
     def __init__(
         self,
         model: FusedModel,
-        sampler: FusedSampler,
+        sampler: Sampler | FusedSampler,
         scheduler_config: SchedulerConfig,
         info: ModelInfo,
     ) -> None:
