@@ -213,7 +213,8 @@ class EngineLife(RuleBasedStateMachine):
             self.scheduler.check_integrity()
             stats = self.scheduler.stats()
             assert stats.tokens_stored <= stats.tokens_capacity
-            assert stats.waiting_budget + stats.waiting_capacity == stats.num_waiting
+            reasons = stats.waiting_budget, stats.waiting_capacity, stats.waiting_deferred
+        assert sum(reasons) == stats.num_waiting
 
     def teardown(self) -> None:
         if not hasattr(self, "scheduler"):
