@@ -214,7 +214,7 @@ class EngineLife(RuleBasedStateMachine):
             stats = self.scheduler.stats()
             assert stats.tokens_stored <= stats.tokens_capacity
             reasons = stats.waiting_budget, stats.waiting_capacity, stats.waiting_deferred
-        assert sum(reasons) == stats.num_waiting
+            assert sum(reasons) == stats.num_waiting
 
     def teardown(self) -> None:
         if not hasattr(self, "scheduler"):
