@@ -31,6 +31,7 @@ needs_fused_cpu = pytest.mark.skipif(bool(_missing), reason=f"this CPU lacks {',
 def kernel_function(name: str, *argument_types: type) -> Callable[..., None]:
     """One compiled kernel, called by address; arguments are int64 if no types are given for them."""
     address = kernels().get_function_address(f"pageturn_{name}")
+    assert address, f"no kernel is called {name}"
     return ctypes.CFUNCTYPE(None, *argument_types)(address)
 
 

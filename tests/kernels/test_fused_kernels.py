@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from kernels.cpu.fused import packing
+from kernels.cpu.fused.linear import MAX_TILE_ROWS
 from kernels.cpu.fused.quantize import RECORD_BYTES
 from tests.kernels.fused_reference import aligned, kernel_function, needs_fused_cpu, quantize_4
 from tests.kernels.guarded_pages import GuardedPages
@@ -48,7 +49,7 @@ def test_quantising_rounds_to_the_nearest_of_127_steps() -> None:
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("num_rows", range(1, 7))
+@pytest.mark.parametrize("num_rows", range(1, MAX_TILE_ROWS + 1))
 def test_tiles_multiply_exactly_what_was_quantised(bits: int, num_rows: int) -> None:
     pages, num_inputs = GuardedPages(), 96
     weights = normal(32, num_inputs, seed=1)
@@ -72,9 +73,9 @@ def test_a_row_is_the_same_in_every_tile(bits: int) -> None:
     groups = quantize_4(weights) if bits == 4 else packing.from_float(weights)
     block = aligned((packing.packed_size(groups),), np.uint8)
     packing.pack(groups, block)
-    numbers, records, _ = quantised(np.repeat(normal(1, 64), 6, axis=0))
+    numbers, records, _ = quantised(np.repeat(normal(1, 64), MAX_TILE_ROWS, axis=0))
     rows = []
-    for num_rows in range(1, 7):
+    for num_rows in range(1, MAX_TILE_ROWS + 1):
         out = np.zeros((num_rows, 32), np.float32)
         tile = kernel_function(f"tile_{bits}_{num_rows}", *[c_int64] * 9)
         tile(numbers.ctypes.data, 64, records.ctypes.data, 2 * RECORD_BYTES, block.ctypes.data, 2,
@@ -210,16 +211,16 @@ def test_softmax_of_8_bits_weighs_by_the_scales_of_values() -> None:
     scales = np.abs(normal(48, seed=2)) + np.float32(0.1)
     bits = (scales.view(np.uint32) >> 16).astype(np.uint16)
     bits[35:] = 0x7FC0
-    table = np.array([2, 0, 1], np.int32)
+    table = np.array([2, 0, 1])
     pool[table] = bits.reshape(3, 16)
     weights = pages.copy(np.full(48, -1, np.int16))
     state, factor = pages.copy(np.zeros(2, np.float32)), pages.copy(np.zeros(1, np.float32))
-    guarded, tiles, entries = pages.copy(scores), pages.copy(pool), pages.copy(table)
-    arrays = (tiles, entries, weights, state, factor)
-    pointers = [array.ctypes.data for array in arrays]
-    kernel_function("softmax_int8", *[c_int64] * 9)(
-        guarded.ctypes.data, 35, 3, pointers[0], 32, *pointers[1:]
-    )
+    guarded, pool, place = pages.copy(scores), pages.copy(pool), 4096
+    tiles = pages.copy(pool.ctypes.data + 32 * table - place)
+    kernel_function("softmax_int8", *[c_int64] * 8)(
+        guarded.ctypes.data, 35, tiles.ctypes.data, 3, place,
+        *(array.ctypes.data for array in (weights, state, factor)),
+    )  # fmt: skip
     powers = np.exp(scores[:35] - scores[:35].max())
     expected = powers * bf16(bits[:35])
     np.testing.assert_allclose(

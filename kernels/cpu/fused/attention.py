@@ -9,19 +9,24 @@ of a group are spread over threads, by the one that finishes last. Both do the s
 on its own keys only. FlashAttention's online softmax, arXiv:2205.14135; PagedAttention, arXiv:2309.06180.
 """
 
-from kernels.cpu.fused.attention_int8 import score_tile_int8, softmax_int8, weigh_tile_int8
+from kernels.cpu.fused.attention_int8 import softmax_int8
 from kernels.cpu.fused.attention_kernels import (
     MAX_HEAD_DIM,
     MAX_TILE_ROWS,
     SCORE_STRIDE,
     SCRATCH_TAIL,
+    TILES_BYTES,
     WEIGHT_STRIDE,
     finish_state,
     merge_state,
-    score_tile,
     softmax,
     start_state,
+)
+from kernels.cpu.fused.attention_products import (
+    score_tile,
+    score_tile_int8,
     weigh_tile,
+    weigh_tile_int8,
 )
 from kernels.cpu.fused.ir_tools import routine
 from kernels.cpu.fused.layout import (
@@ -47,8 +52,10 @@ from kernels.cpu.fused.layout import (
     KV,
     KV_IS_INT8,
     MAX_ROWS,
+    NUM_ENTRIES,
     NUM_HEADS,
     NUM_KV_HEADS,
+    NUM_THREADS,
     NUM_TILES,
     NUMBERS,
     PARTIALS,
@@ -70,19 +77,29 @@ from kernels.cpu.fused.quantize import GROUP, RECORD_BYTES, quantize_row
 def attend(h, layer, thread, begin, end):
     """Attention of items begin to end: item = entry * NUM_KV_HEADS + KV head."""
     for item in range(begin, end):
-        entry = h[ENTRIES] + item // h[NUM_KV_HEADS] * ENTRY_SLOTS * 8
-        group = h[GROUPS] + load_i64(entry + 8 * E_GROUP) * GROUP_SLOTS * 8
-        _attend_entry(h, layer, thread, entry, group, item % h[NUM_KV_HEADS])
+        entry, group = _entry(h, item), _group(h, item)
+        _attend_entry(h, layer, thread, item)
         if atomic_add(group + 8 * G_REMAINING, -1) == 1:
             _finish_group(h, thread, entry, group)
             store_i64(group + 8 * G_REMAINING, load_i64(group + 8 * G_ITEMS))
 
 
 @routine
-def _attend_entry(h, layer, thread, entry, group, kv_head):
+def _entry(h, item):
+    return h[ENTRIES] + item // h[NUM_KV_HEADS] * ENTRY_SLOTS * 8
+
+
+@routine
+def _group(h, item):
+    return h[GROUPS] + load_i64(_entry(h, item) + 8 * E_GROUP) * GROUP_SLOTS * 8
+
+
+@routine
+def _attend_entry(h, layer, thread, item):
     """Chunk by chunk, so that a chunk's keys and values are read from cache for all rows but the first."""
-    head_dim, num_heads = h[HEAD_DIM], h[NUM_HEADS]
+    head_dim, num_heads, kv_head = h[HEAD_DIM], h[NUM_HEADS], item % h[NUM_KV_HEADS]
     per_kv, vectors = num_heads // h[NUM_KV_HEADS], head_dim // 16
+    entry, group = _entry(h, item), _group(h, item)
     row, num_rows = load_i64(group + 8 * G_ROW), load_i64(group + 8 * G_NUM_ROWS)
     first, end = load_i64(entry + 8 * E_FIRST_CHUNK), load_i64(entry + 8 * E_END_CHUNK)
     is_split = load_i64(entry + 8 * E_IS_SPLIT)
@@ -92,7 +109,8 @@ def _attend_entry(h, layer, thread, entry, group, kv_head):
         for r in range(num_rows * per_kv):
             start_state(states + r * state_bytes, vectors)
     for chunk in range(first, end):
-        _attend_chunk(h, layer, states, group, kv_head, chunk, is_split)
+        _list_tiles(h, layer, states, item, chunk, end)
+        _attend_chunk(h, states, group, kv_head, chunk, is_split)
     if not is_split:
         for r in range(num_rows * per_kv):
             head = kv_head * per_kv + r % per_kv
@@ -101,16 +119,36 @@ def _attend_entry(h, layer, thread, entry, group, kv_head):
 
 
 @routine
-def _attend_chunk(h, layer, states, group, kv_head, chunk, is_split):
+def _list_tiles(h, layer, states, item, chunk, end):
+    """Lists the chunk's tiles, and those of the chunk that this thread most likely takes next, of this item or another."""
+    tiles = states + h[SCRATCH_BYTES] - SCRATCH_TAIL
+    _list_chunk(h, layer, item, chunk, tiles)
+    next_item, next_chunk = item, chunk + 1
+    if next_chunk == end:
+        next_item = min(item + h[NUM_THREADS], h[NUM_ENTRIES] * h[NUM_KV_HEADS] - 1)
+        next_chunk = load_i64(_entry(h, next_item) + 8 * E_FIRST_CHUNK)
+    _list_chunk(h, layer, next_item, next_chunk, tiles + CHUNK_TILES * 8)
+
+
+@routine
+def _list_chunk(h, layer, item, chunk, target):
+    """Writes the addresses of a chunk's tiles; behind a sequence's last tile stand others of the table, or its padding."""
+    table = h[TILES] + (load_i64(_group(h, item) + 8 * G_TILES) + chunk * CHUNK_TILES) * 4
+    base, heads, size = layer * h[NUM_TILES], h[NUM_KV_HEADS], h[HEAD_TILE_BYTES]
+    for i in range(CHUNK_TILES):
+        index = (base + load_i32(table + 4 * i)) * heads + item % heads
+        store_i64(target + 8 * i, h[KV] + index * size)
+
+
+@routine
+def _attend_chunk(h, states, group, kv_head, chunk, is_split):
     head_dim, num_heads = h[HEAD_DIM], h[NUM_HEADS]
     per_kv, vectors = num_heads // h[NUM_KV_HEADS], head_dim // 16
     row, num_rows = load_i64(group + 8 * G_ROW), load_i64(group + 8 * G_NUM_ROWS)
     state_bytes = (head_dim + STATE_PADDING) * 4
-    stride = h[HEAD_TILE_BYTES] * h[NUM_KV_HEADS]
-    keys = h[KV] + layer * h[NUM_TILES] * stride + kv_head * h[HEAD_TILE_BYTES]
-    table = h[TILES] + (load_i64(group + 8 * G_TILES) + chunk * CHUNK_TILES) * 4
     first_query = (kv_head * h[MAX_ROWS] + row) * per_kv
-    scores = states + h[SCRATCH_BYTES] - SCRATCH_TAIL
+    tiles = states + h[SCRATCH_BYTES] - SCRATCH_TAIL
+    scores = tiles + TILES_BYTES
     weights = scores + MAX_TILE_ROWS * SCORE_STRIDE
     out = weights + MAX_TILE_ROWS * WEIGHT_STRIDE
     ends = out + MAX_TILE_ROWS * MAX_HEAD_DIM * 4
@@ -119,11 +157,9 @@ def _attend_chunk(h, layer, states, group, kv_head, chunk, is_split):
     while done < total:
         size = min(MAX_TILE_ROWS, total - done)
         if h[KV_IS_INT8]:
-            _attend_tile_int8(
-                h, row, done, size, first_query + done, keys, stride, table, start, scores
-            )
+            _attend_tile_int8(h, row, done, size, first_query + done, tiles, start)
         else:
-            _attend_tile(h, row, done, size, first_query + done, keys, stride, table, start, scores)
+            _attend_tile(h, row, done, size, first_query + done, tiles, start)
         for r in range(size):
             sums, state = out + r * head_dim * 4, states + (done + r) * state_bytes
             if is_split:
@@ -142,41 +178,40 @@ def _num_seen(h, row, start):
 
 
 @routine
-def _attend_tile(h, row, done, size, query, keys, stride, table, start, scores):
-    """Weighted values, largest score and sum of up to 6 rows of a group over a chunk, left behind `scores`."""
+def _attend_tile(h, row, done, size, query, tiles, start):
+    """Weighted values, largest score and sum of up to 6 rows of a group over a chunk, left behind the scores."""
     head_dim, per_kv = h[HEAD_DIM], h[NUM_HEADS] // h[NUM_KV_HEADS]
+    scores = tiles + TILES_BYTES
     weights = scores + MAX_TILE_ROWS * SCORE_STRIDE
     out = weights + MAX_TILE_ROWS * WEIGHT_STRIDE
-    ends, values = out + MAX_TILE_ROWS * MAX_HEAD_DIM * 4, keys + head_dim * TILE_TOKENS * 2
+    ends = out + MAX_TILE_ROWS * MAX_HEAD_DIM * 4
     seen = _num_seen(h, row + (done + size - 1) // per_kv, start)
-    tiles = (seen + TILE_TOKENS - 1) // TILE_TOKENS
-    q = h[QUERIES] + query * head_dim * 2
-    score_tile(size, q, keys, stride, table, tiles, head_dim // 2, scores)
+    count = (seen + TILE_TOKENS - 1) // TILE_TOKENS
+    score_tile(size, h[QUERIES] + query * head_dim * 2, 0, tiles, count, head_dim // 2, scores)
     for r in range(size):
         valid = _num_seen(h, row + (done + r) // per_kv, start)
-        softmax(scores + r * SCORE_STRIDE, valid, tiles, weights + r * WEIGHT_STRIDE, ends + 8 * r)
-    weigh_tile(size, weights, values, stride, table, tiles, head_dim, out, head_dim * 4)
+        softmax(scores + r * SCORE_STRIDE, valid, count, weights + r * WEIGHT_STRIDE, ends + 8 * r)
+    weigh_tile(size, weights, 0, tiles, count, head_dim, out, head_dim * 4)
 
 
 @routine
-def _attend_tile_int8(h, row, done, size, query, keys, stride, table, start, scores):
+def _attend_tile_int8(h, row, done, size, query, tiles, start):
     """The same over keys and values of 8 bits."""
     head_dim, per_kv = h[HEAD_DIM], h[NUM_HEADS] // h[NUM_KV_HEADS]
+    scores = tiles + TILES_BYTES
     weights = scores + MAX_TILE_ROWS * SCORE_STRIDE
     out = weights + MAX_TILE_ROWS * WEIGHT_STRIDE
-    ends, values = out + MAX_TILE_ROWS * MAX_HEAD_DIM * 4, keys + head_dim * TILE_TOKENS
-    factors, scales = ends + MAX_TILE_ROWS * 8, keys + head_dim * TILE_TOKENS * 2 + TILE_TOKENS * 2
+    ends = out + MAX_TILE_ROWS * MAX_HEAD_DIM * 4
+    factors, scales = ends + MAX_TILE_ROWS * 8, head_dim * TILE_TOKENS * 2 + TILE_TOKENS * 2
     seen = _num_seen(h, row + (done + size - 1) // per_kv, start)
-    tiles = (seen + TILE_TOKENS - 1) // TILE_TOKENS
+    count = (seen + TILE_TOKENS - 1) // TILE_TOKENS
     q, of_queries = h[QUERIES] + query * head_dim * 2, h[QUERY_FACTORS] + query * 4
-    score_tile_int8(size, q, of_queries, keys, stride, table, tiles, head_dim // 2, scores)
+    score_tile_int8(size, q, of_queries, tiles, count, head_dim // 2, scores)
     for r in range(size):
         valid = _num_seen(h, row + (done + r) // per_kv, start)
         s, p = scores + r * SCORE_STRIDE, weights + r * WEIGHT_STRIDE
-        softmax_int8(s, valid, tiles, scales, stride, table, p, ends + 8 * r, factors + 4 * r)
-    weigh_tile_int8(
-        size, weights, factors, values, stride, table, tiles, head_dim, out, head_dim * 4
-    )
+        softmax_int8(s, valid, tiles, count, scales, p, ends + 8 * r, factors + 4 * r)
+    weigh_tile_int8(size, weights, factors, tiles, count, head_dim, out, head_dim * 4)
 
 
 @routine

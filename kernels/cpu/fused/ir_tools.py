@@ -165,11 +165,15 @@ def store(b: ir.IRBuilder, value: ir.Value, address: ir.Value, distance: int = 0
     b.store(value, b.inttoptr(offset(b, address, distance), value.type.as_pointer()), align=1)
 
 
-def prefetch(b: ir.IRBuilder, address: ir.Value, distance: int = 0) -> None:
+NEAR, FAR = 3, 2
+"""Where a prefetch puts a line: in the first cache, for what is read at once, or in the second."""
+
+
+def prefetch(b: ir.IRBuilder, address: ir.Value, distance: int = 0, place: int = NEAR) -> None:
     """Asks for the cache line at an address for reading; never faults."""
     pointer = b.inttoptr(offset(b, address, distance), I8.as_pointer())
     arguments = [I8.as_pointer(), I32, I32, I32]
-    call(b, "llvm.prefetch.p0", ir.VoidType(), arguments, [pointer, *map(_i32, (0, 3, 1))])
+    call(b, "llvm.prefetch.p0", ir.VoidType(), arguments, [pointer, *map(_i32, (0, place, 1))])
 
 
 def _i32(value: int) -> ir.Constant:

@@ -126,4 +126,4 @@ CHUNK_TOKENS = 256
 CHUNK_TILES = CHUNK_TOKENS // TILE_TOKENS
 GROUP_ROWS = 32
 STATE_PADDING = 16  # (largest score, sum of exponentials) and padding behind HEAD_DIM accumulators
-TABLE_PADDING = 8  # entries that a prefetch may read behind a tile table
+TABLE_PADDING = CHUNK_TILES  # entries that a prefetch may read behind a tile table

@@ -1,4 +1,4 @@
-"""Matrix product of 8-bit activations with packed 4-bit or 8-bit weights, 1 to 6 rows by 32 columns at a time.
+"""Matrix product of 8-bit activations with packed 4-bit or 8-bit weights, 1 to 3 rows by 32 columns at a time.
 
     packed block = 32 output columns; for each group of 32 inputs, in the order in which they are read:
     4 bits, 640 bytes:   4 rows of 2 x 64 bytes (columns 0-15, columns 16-31), then for each half [16 f16 scale][16 f16 minimum]
@@ -43,7 +43,8 @@ from kernels.cpu.fused.quantize import GROUP, RECORD_BYTES, SHIFT_PLACE
 BLOCK_COLUMNS = 32
 GROUP_BYTES_4 = 640
 GROUP_BYTES_8 = 1088
-MAX_TILE_ROWS = 6
+MAX_TILE_ROWS = 3
+"""All sums of 3 rows stay in registers; more rows would unpack weights less often, and spill."""
 PREFETCH_GROUPS = 4
 _LOW_NIBBLES = 0x0F0F0F0F
 
@@ -86,9 +87,23 @@ def _emit_dots(b, bits, group, part, inputs, records):
     return dots
 
 
+def _emit_products(b, bits, group, inputs, records):
+    """Both parts' dots, each times its inputs' scale: [rows][2] float32 vectors."""
+    products = [[filled(0.0)] * 2 for _ in records]
+    for part in range(2):
+        dots = _emit_dots(b, bits, group, part, inputs, records)
+        for r, record in enumerate(records):
+            scale = splat(b, load(b, F32, record, 4 * part))
+            for half in range(2):
+                dot = b.sitofp(dots[r][half], F32X16)
+                products[r][half] = fma(b, dot, scale, products[r][half])
+    return products
+
+
 def make_tile(rows: int, bits: int):
     """The kernel for `rows` rows and one packed block of `bits`-bit weights."""
     group_bytes = GROUP_BYTES_4 if bits == 4 else GROUP_BYTES_8
+    factors = _factors_4 if bits == 4 else _factors_8
 
     def tile(
         b, inputs, input_stride, records, record_stride, block, num_groups, out, out_stride, ahead
@@ -103,17 +118,14 @@ def make_tile(rows: int, bits: int):
                 prefetch(b, b.add(group, ahead), line)
             group_inputs = [element(b, address, index, GROUP) for address in row_inputs]
             group_records = [element(b, address, index, RECORD_BYTES) for address in row_records]
-            for part in range(2):
-                dots = _emit_dots(b, bits, group, part, group_inputs, group_records)
-                for half in range(2):
-                    scale, minimum = (_factors_4 if bits == 4 else _factors_8)(b, group, half)
-                    for r, record in enumerate(group_records):
-                        factor = b.fmul(scale, splat(b, load(b, F32, record, 4 * part)))
-                        dot = b.sitofp(dots[r][half], F32X16)
-                        total = fma(b, dot, factor, acc[r][half].get())
-                        if minimum is not None and part:
-                            total = fma(b, minimum, splat(b, load(b, F32, record, 8)), total)
-                        acc[r][half].set(total)
+            products = _emit_products(b, bits, group, group_inputs, group_records)
+            for half in range(2):
+                scale, minimum = factors(b, group, half)
+                for r, record in enumerate(group_records):
+                    total = fma(b, scale, products[r][half], acc[r][half].get())
+                    if minimum is not None:
+                        total = fma(b, minimum, splat(b, load(b, F32, record, 8)), total)
+                    acc[r][half].set(total)
         for r in range(rows):
             row_out = b.add(out, b.mul(out_stride, i64(r)))
             for half in range(2):
@@ -122,12 +134,8 @@ def make_tile(rows: int, bits: int):
     return kernel(tile, f"tile_{bits}_{rows}")
 
 
-_tile_4_1, _tile_4_2, _tile_4_3, _tile_4_4, _tile_4_5, _tile_4_6 = (
-    make_tile(rows, 4) for rows in range(1, MAX_TILE_ROWS + 1)
-)
-_tile_8_1, _tile_8_2, _tile_8_3, _tile_8_4, _tile_8_5, _tile_8_6 = (
-    make_tile(rows, 8) for rows in range(1, MAX_TILE_ROWS + 1)
-)
+_tile_4_1, _tile_4_2, _tile_4_3 = (make_tile(rows, 4) for rows in range(1, MAX_TILE_ROWS + 1))
+_tile_8_1, _tile_8_2, _tile_8_3 = (make_tile(rows, 8) for rows in range(1, MAX_TILE_ROWS + 1))
 
 
 @routine
@@ -136,14 +144,8 @@ def _tile_4(n, a, lda, s, lds, w, groups, o, ldo, ahead):
         _tile_4_1(a, lda, s, lds, w, groups, o, ldo, ahead)
     elif n == 2:
         _tile_4_2(a, lda, s, lds, w, groups, o, ldo, ahead)
-    elif n == 3:
-        _tile_4_3(a, lda, s, lds, w, groups, o, ldo, ahead)
-    elif n == 4:
-        _tile_4_4(a, lda, s, lds, w, groups, o, ldo, ahead)
-    elif n == 5:
-        _tile_4_5(a, lda, s, lds, w, groups, o, ldo, ahead)
     else:
-        _tile_4_6(a, lda, s, lds, w, groups, o, ldo, ahead)
+        _tile_4_3(a, lda, s, lds, w, groups, o, ldo, ahead)
 
 
 @routine
@@ -152,60 +154,35 @@ def _tile_8(n, a, lda, s, lds, w, groups, o, ldo, ahead):
         _tile_8_1(a, lda, s, lds, w, groups, o, ldo, ahead)
     elif n == 2:
         _tile_8_2(a, lda, s, lds, w, groups, o, ldo, ahead)
-    elif n == 3:
-        _tile_8_3(a, lda, s, lds, w, groups, o, ldo, ahead)
-    elif n == 4:
-        _tile_8_4(a, lda, s, lds, w, groups, o, ldo, ahead)
-    elif n == 5:
-        _tile_8_5(a, lda, s, lds, w, groups, o, ldo, ahead)
     else:
-        _tile_8_6(a, lda, s, lds, w, groups, o, ldo, ahead)
+        _tile_8_3(a, lda, s, lds, w, groups, o, ldo, ahead)
 
 
 @routine
-def multiply(table, begin, end, num_inputs, inputs, records, num_rows, out, out_stride):
+def multiply(table, begin, end, following, num_inputs, inputs, records, num_rows, out, out_stride):
     """out [num_rows][(end - begin) * 32] f32 = quantised rows times blocks begin to end of a layer's table.
 
-    Rows are split evenly into tiles of at most 6; the first tile prefetches the weights that come next.
+    Rows are split evenly into tiles of at most 3; the first tile prefetches weights: a few groups ahead when it is the
+    only one, else the whole block that comes next, of which `following` is the one after the last.
     """
-    groups = num_inputs // GROUP
+    groups, lds = num_inputs // GROUP, num_inputs // GROUP * RECORD_BYTES
     num_tiles = (num_rows + MAX_TILE_ROWS - 1) // MAX_TILE_ROWS
     for index in range(begin, end):
         entry = load_i64(table + 8 * index)
         block_out = out + (index - begin) * BLOCK_COLUMNS * 4
+        next_index = index + 1 if index + 1 < end else following
+        distance = (next_index - index) * groups if num_tiles > 1 else PREFETCH_GROUPS
         row = 0
         for tile in range(num_tiles):
             size = (num_rows - row) // (num_tiles - tile)
-            a, s = inputs + row * num_inputs, records + row * groups * RECORD_BYTES
-            o, is_first = block_out + row * out_stride, 1 if tile == 0 else 0
+            a, s, o = inputs + row * num_inputs, records + row * lds, block_out + row * out_stride
+            ahead = distance if tile == 0 else 0
             if entry & 1:
-                ahead = is_first * PREFETCH_GROUPS * GROUP_BYTES_8
-                _tile_8(
-                    size,
-                    a,
-                    num_inputs,
-                    s,
-                    groups * RECORD_BYTES,
-                    entry - 1,
-                    groups,
-                    o,
-                    out_stride,
-                    ahead,
-                )
+                ahead *= GROUP_BYTES_8
+                _tile_8(size, a, num_inputs, s, lds, entry - 1, groups, o, out_stride, ahead)
             else:
-                ahead = is_first * PREFETCH_GROUPS * GROUP_BYTES_4
-                _tile_4(
-                    size,
-                    a,
-                    num_inputs,
-                    s,
-                    groups * RECORD_BYTES,
-                    entry,
-                    groups,
-                    o,
-                    out_stride,
-                    ahead,
-                )
+                ahead *= GROUP_BYTES_4
+                _tile_4(size, a, num_inputs, s, lds, entry, groups, o, out_stride, ahead)
             row += size
 
 

@@ -138,6 +138,12 @@ def _item_blocks(h, num_blocks, most):
     return max(min(num_blocks // (h[NUM_THREADS] * ITEMS_PER_THREAD), most), 1)
 
 
+@routine
+def _following(h, first, num_blocks):
+    """The first block of the item that this thread will most likely claim after the one of `num_blocks` from `first`."""
+    return first + h[NUM_THREADS] * num_blocks
+
+
 @phase
 @routine
 def _embed(h, layer, thread, begin, end):
@@ -203,7 +209,8 @@ def _project_heads(h, layer, thread, begin, end):
         records = h[RECORDS] + row * (hidden // GROUP) * RECORD_BYTES
         table = _layer(h, layer, L_QKV)
         first = unit * blocks
-        multiply(table, first, first + blocks, hidden, numbers, records, rows, scratch, columns * 4)
+        end, following = first + blocks, _following(h, first, blocks)
+        multiply(table, first, end, following, hidden, numbers, records, rows, scratch, columns * 4)
         for r in range(rows):
             _finish_unit(h, layer, thread, unit, row + r, scratch + r * columns * 4)
 
@@ -318,7 +325,8 @@ def _project(h, table, num_inputs, numbers, records, num_rows, num_blocks, out, 
         last = min(first + blocks, num_blocks)
         a, s = numbers + row * num_inputs, records + row * record_stride
         o = out + row * out_stride + first * BLOCK_COLUMNS * 4
-        multiply(table, first, last, num_inputs, a, s, min(size, num_rows - row), o, out_stride)
+        rows, following = min(size, num_rows - row), _following(h, first, blocks)
+        multiply(table, first, last, following, num_inputs, a, s, rows, o, out_stride)
 
 
 @routine
@@ -369,8 +377,9 @@ def _gate_up(h, layer, thread, begin, end):
         rows, count = min(panel, h[NUM_ROWS] - row), min(units, width // GROUP - unit)
         a = h[NUMBERS] + row * hidden
         s = h[RECORDS] + row * (hidden // GROUP) * RECORD_BYTES
-        stride = count * 2 * BLOCK_COLUMNS * 4
-        multiply(table, 2 * unit, 2 * (unit + count), hidden, a, s, rows, scratch, stride)
+        stride, end = count * 2 * BLOCK_COLUMNS * 4, 2 * (unit + count)
+        following = _following(h, 2 * unit, 2 * units)
+        multiply(table, 2 * unit, end, following, hidden, a, s, rows, scratch, stride)
         for r in range(rows):
             numbers = h[ACT_NUMBERS] + (row + r) * width + unit * GROUP
             records = h[ACT_RECORDS] + ((row + r) * (width // GROUP) + unit) * RECORD_BYTES
