@@ -142,7 +142,9 @@ class Settings(BaseSettings):
         "of the weights: none is none, int8 is 8 bits for all matrices; auto is what the file has, where a fast kernel takes it, else the fastest",
     )
     cpu_isa: CpuIsa = _choice(
-        CpuIsa, "auto", "what computes on a CPU: avx512 is the fused step, torch runs everywhere"
+        CpuIsa,
+        "auto",
+        "what computes on a CPU: the fused step with avx512 or avx2; torch runs everywhere",
     )
     attention_backend: AttentionBackend = _choice(AttentionBackend, "auto", "attention kernels")
     enforce_eager: bool = _option(

@@ -12,7 +12,7 @@ DType = Literal["auto", "float32", "bfloat16", "float16"]
 KVCacheDType = Literal["auto", "float32", "bfloat16", "float16", "int8"]
 AttentionBackend = Literal["auto", "triton", "cpu", "reference"]
 Quantization = Literal["auto", "none", "int8"]
-CpuIsa = Literal["auto", "avx512", "torch"]
+CpuIsa = Literal["auto", "avx512", "avx2", "torch"]
 SchedulingPolicy = Literal["fcfs", "priority"]
 
 RANGES: Mapping[str, tuple[int, int]] = {

@@ -9,7 +9,7 @@ import logging
 import time
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain
 
@@ -44,7 +44,13 @@ from engine.prompt_scoring import ROWS_AT_A_TIME, score_rows, split_scored
 from engine.sampler import Sampler
 from engine.stats import ModelInfo
 from kernels.cpu.fused.compiled import is_compiled
-from kernels.cpu.fused.features import cpu_features, missing_features, num_physical_cores
+from kernels.cpu.fused.features import (
+    INSTRUCTION_SETS,
+    best_instruction_set,
+    cpu_features,
+    missing_features,
+    num_physical_cores,
+)
 from kernels.cpu.fused.model import FusedModel, FusedShape, StepInput, unsupported_reason
 
 Progress = Callable[[str, float], None]
@@ -52,14 +58,22 @@ Progress = Callable[[str, float], None]
 ROWS_IN_CACHE = 64
 """Rows whose states are summed at a time."""
 
+SET_NAMES = {"avx512": "AVX-512 VNNI and BF16", "avx2": "AVX2"}
+
 logger = logging.getLogger(__name__)
+
+
+def instruction_set(config: EngineConfig, features: Collection[str]) -> str:
+    """What the step is built for: the set that was asked for, else the fastest one of the processor."""
+    asked = config.cpu_isa
+    return asked if asked in INSTRUCTION_SETS else best_instruction_set(features)
 
 
 def fused_runner_reason(
     config: EngineConfig, model: ModelConfig, features: frozenset[str]
 ) -> str | None:
     """Why the fused runner cannot serve this model with these options on a CPU of these features; None: it can."""
-    missing = missing_features(features)
+    missing = missing_features(instruction_set(config, features), features)
     rules = (
         (config.attention_backend not in ("auto", "cpu"),
          f"--attention-backend {config.attention_backend} was asked for"),
@@ -227,6 +241,7 @@ def _fused_model(
             max_rows=config.max_num_batched_tokens,
             max_outputs=max(config.max_num_seqs, MAX_ROWS, ROWS_AT_A_TIME),
             num_threads=num_threads,
+            instruction_set=instruction_set(config, cpu_features()),
         )
     except MemoryError as error:
         raise ModelLoadError(
@@ -243,6 +258,7 @@ def _info(
     limits: SchedulerConfig,
     num_threads: int,
 ) -> ModelInfo:
+    built_for = instruction_set(config, cpu_features())
     return ModelInfo(
         model_name=config.model_name,
         architecture=opened.config.architecture,
@@ -251,7 +267,7 @@ def _info(
         dtype="int8 activations",
         kv_cache_dtype="int8" if config.kv_cache_dtype == "int8" else "bfloat16",
         attention_backend="cpu",
-        backend_reason=f"one compiled step on {num_threads} cores with AVX-512 VNNI and BF16",
+        backend_reason=f"one compiled step on {num_threads} cores with {SET_NAMES[built_for]}",
         device="cpu",
         max_model_len=limits.max_model_len,
         max_num_seqs=limits.max_num_seqs,

@@ -15,11 +15,11 @@ from engine.model_runner import ModelRunner
 from kernels.cpu.fused.features import cpu_features
 
 ONLY_FUSED = {
-    "cpu_isa": ("avx512", "auto or torch"),
-    "quantization": ("int8", "auto or none"),
-    "kv_cache_dtype": ("int8", "auto, float32 or bfloat16"),
+    "cpu_isa": (("avx512", "avx2"), "auto or torch"),
+    "quantization": (("int8",), "auto or none"),
+    "kv_cache_dtype": (("int8",), "auto, float32 or bfloat16"),
 }
-"""Fields whose value asks for the fused runner, and what works with every runner."""
+"""Fields, values that ask for the fused runner, and what works with every runner."""
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,8 @@ def _why_not_fused(config: EngineConfig) -> str | None:
 
 
 def _refuse_what_needs_it(config: EngineConfig, reason: str) -> None:
-    for field, (value, others) in ONLY_FUSED.items():
-        if getattr(config, field) == value:
+    for field, (values, others) in ONLY_FUSED.items():
+        value = getattr(config, field)
+        if value in values:
             option = "--" + field.replace("_", "-")
             raise ConfigError(option, value, f"{others} works here: {reason}")

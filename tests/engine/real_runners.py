@@ -25,6 +25,7 @@ from engine.sequence import Request
 from engine.stats import Counters
 from kernels.cpu.fused.features import num_physical_cores
 from kernels.cpu.fused.model import FusedModel
+from tests.kernels.fused_reference import INSTRUCTION_SET
 
 BFLOAT16_NAN = 0x7FC0
 Runner = ModelRunner | CpuRunner
@@ -58,6 +59,7 @@ def _fused_runner(base: CpuRunner, config: SchedulerConfig) -> CpuRunner:
         max_rows=config.max_num_batched_tokens,
         max_outputs=config.max_num_seqs,
         num_threads=num_physical_cores(),
+        instruction_set=INSTRUCTION_SET,
     )
     model.kv.fill(BFLOAT16_NAN)
     return CpuRunner(model, FusedSampler(Sampler(0), model), config, base.info)

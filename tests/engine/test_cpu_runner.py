@@ -19,7 +19,7 @@ from engine.rope_scaling import RopeScaling
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler
 from engine.sequence import Request
-from kernels.cpu.fused.features import NEEDED_FEATURES
+from kernels.cpu.fused.features import INSTRUCTION_SETS
 from tests.engine.loader.gguf_files import write_gguf
 from tests.engine.models.tiny import (
     VOCAB_SIZE,
@@ -30,7 +30,7 @@ from tests.engine.models.tiny import (
 )
 from tests.kernels.fused_reference import needs_fused_cpu
 
-FEATURES = frozenset(NEEDED_FEATURES)
+FEATURES = frozenset(INSTRUCTION_SETS["avx512"])
 TOKENS = np.random.default_rng(3).integers(0, VOCAB_SIZE, 50).tolist()
 GREEDY = SamplingParams(temperature=0.0)
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -346,8 +346,10 @@ def test_options_decide_whether_it_runs(
 
 def test_model_and_processor_decide_whether_it_runs(tiny_folder: Path) -> None:
     model, options = open_model(tiny_folder).config, config(tiny_folder)
-    old = FEATURES - {"avx512bf16", "avx512vnni"}
-    assert fused_runner_reason(options, model, old) == "this CPU lacks avx512vnni, avx512bf16"
+    wanted, old = config(tiny_folder, cpu_isa="avx512"), FEATURES - {"avx512bf16", "avx512vnni"}
+    assert fused_runner_reason(wanted, model, old) == "this CPU lacks avx512vnni, avx512bf16"
+    assert fused_runner_reason(options, model, old) == "this CPU lacks avx2, fma"
+    assert fused_runner_reason(options, model, old | {"avx2", "fma"}) is None
     for change, reason in (
         ({"output_bias": True}, "the output projection has a bias"),
         ({"mlp_bias": True}, "the MLP has biases"),

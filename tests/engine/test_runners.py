@@ -11,7 +11,7 @@ from engine.config import EngineConfig
 from engine.cpu_runner import CpuRunner
 from engine.errors import ConfigError
 from engine.model_runner import ModelRunner
-from kernels.cpu.fused.features import NEEDED_FEATURES
+from kernels.cpu.fused.features import INSTRUCTION_SETS
 from tests.engine.models.tiny import make_reference
 from tests.kernels.fused_reference import needs_fused_cpu
 
@@ -61,7 +61,7 @@ def test_the_torch_runner_serves_with_its_reason_in_the_log(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    pretend_features(monkeypatch, *NEEDED_FEATURES)
+    pretend_features(monkeypatch, *INSTRUCTION_SETS["avx512"])
     caplog.set_level(logging.INFO, "engine.runners")
     assert isinstance(load(folder, **options), ModelRunner)
     assert caplog.messages == [f"the torch runner computes the steps: {reason}"]
@@ -70,16 +70,16 @@ def test_the_torch_runner_serves_with_its_reason_in_the_log(
 def test_an_older_processor_falls_back(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pretend_features(monkeypatch, *(set(NEEDED_FEATURES) - {"avx512vnni"}))
+    pretend_features(monkeypatch, "avx2", "f16c", "avx512f")
     caplog.set_level(logging.INFO, "engine.runners")
     assert isinstance(load(folder), ModelRunner)
-    assert caplog.messages == ["the torch runner computes the steps: this CPU lacks avx512vnni"]
+    assert caplog.messages == ["the torch runner computes the steps: this CPU lacks fma"]
 
 
 @pytest.mark.parametrize(
     ("options", "refusal"),
     [
-        ({"cpu_isa": "avx512"}, "--cpu-isa: 'avx512' is not allowed; auto or torch works here: "),
+        ({"cpu_isa": "avx2"}, "--cpu-isa: 'avx2' is not allowed; auto or torch works here: "),
         ({"kv_cache_dtype": "int8"}, "--kv-cache-dtype: 'int8' is not allowed; auto, float32 or bfloat16 works here: "),
         ({"quantization": "int8"}, "--quantization: 'int8' is not allowed; auto or none works here: "),
     ],
@@ -90,13 +90,13 @@ def test_what_only_the_fused_runner_does_is_refused_without_it(
     pretend_features(monkeypatch)
     with pytest.raises(ConfigError) as caught:
         load(folder, **options)
-    assert str(caught.value).startswith(refusal + "this CPU lacks avx512f")
+    assert str(caught.value).startswith(refusal + "this CPU lacks avx2")
 
 
 def test_options_that_contradict_each_other_are_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pretend_features(monkeypatch, *NEEDED_FEATURES)
+    pretend_features(monkeypatch, *INSTRUCTION_SETS["avx512"])
     with pytest.raises(ConfigError, match="here: --dtype float32 was asked for"):
         load(folder, cpu_isa="avx512", dtype="float32")
     with pytest.raises(ConfigError, match=r"--quantization.*here: --cpu-isa torch was asked for"):

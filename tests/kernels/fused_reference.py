@@ -4,6 +4,7 @@ Also builds random models with the packed weights and the same weights dequantis
 """
 
 import ctypes
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from kernels.cpu.fused.compiled import kernels
-from kernels.cpu.fused.features import cpu_features, missing_features
+from kernels.cpu.fused.features import best_instruction_set, cpu_features, missing_features
 from kernels.cpu.fused.memory_pool import aligned_zeros
 from kernels.cpu.fused.model import FusedLayer, FusedModel, FusedShape, FusedWeights, StepInput
 from kernels.cpu.fused.packing import Groups, Groups4, from_float, to_float
@@ -24,13 +25,14 @@ from kernels.cpu.fused.weights import (
 )
 
 MAX_POSITIONS = 2048
-_missing = missing_features(cpu_features())
+INSTRUCTION_SET = os.environ.get("TESTED_INSTRUCTION_SET", best_instruction_set(cpu_features()))
+_missing = missing_features(INSTRUCTION_SET, cpu_features())
 needs_fused_cpu = pytest.mark.skipif(bool(_missing), reason=f"this CPU lacks {', '.join(_missing)}")
 
 
 def kernel_function(name: str, *argument_types: type) -> Callable[..., None]:
     """One compiled kernel, called by address; arguments are int64 if no types are given for them."""
-    address = kernels().get_function_address(f"pageturn_{name}")
+    address = kernels(INSTRUCTION_SET).get_function_address(f"pageturn_{name}")
     assert address, f"no kernel is called {name}"
     return ctypes.CFUNCTYPE(None, *argument_types)(address)
 
@@ -151,6 +153,7 @@ class RandomModel:
         model = FusedModel(
             self.shape, self.weights, num_blocks=num_blocks, block_size=block_size,
             max_rows=max_rows, max_outputs=max_outputs, num_threads=num_threads,
+            instruction_set=INSTRUCTION_SET,
         )  # fmt: skip
         model.kv[:] = 0x7FC0
         return model

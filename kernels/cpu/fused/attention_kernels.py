@@ -4,6 +4,7 @@ Layouts are drawn in attention.py. Weights and scores of 1 to 6 rows lie in rows
 operations in the same order.
 """
 
+from kernels.cpu.fused.instructions import to_bf16
 from kernels.cpu.fused.ir_tools import (
     F32,
     F32X16,
@@ -26,7 +27,6 @@ from kernels.cpu.fused.ir_tools import (
     splat,
     store,
     sum_lanes,
-    to_bf16,
 )
 from kernels.cpu.fused.layout import CHUNK_TILES, CHUNK_TOKENS
 

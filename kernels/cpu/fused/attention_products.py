@@ -20,6 +20,7 @@ from kernels.cpu.fused.attention_kernels import (
     WEIGHT_STRIDE,
     tile_address,
 )
+from kernels.cpu.fused.instructions import dot_bf16, dot_i16
 from kernels.cpu.fused.ir_tools import (
     F32,
     F32X16,
@@ -30,8 +31,6 @@ from kernels.cpu.fused.ir_tools import (
     I32X16,
     Variable,
     counted_loop,
-    dot_bf16,
-    dot_i16,
     element,
     filled,
     filled_int,

@@ -24,25 +24,34 @@ from kernels.cpu.fused import step
 from kernels.cpu.fused.machine_code import load_kernels
 
 _logger = logging.getLogger(__name__)
+_loaded: dict[str, llvmlite.binding.ExecutionEngine] = {}
 _SIGNATURE = types.void(types.int64[::1], types.int64)
 
 
 @cache
-def compiled_step() -> Callable[..., None]:
-    """`step.run`, compiled; takes some 20 seconds on a machine's first start and is logged. Once per process."""
+def compiled_step(instruction_set: str) -> Callable[..., None]:
+    """`step.run` with the kernels of a set, compiled; takes some 20 seconds on a machine's first start and is logged.
+
+    Raises RuntimeError where the process has loaded another set: kernels are known by name.
+    """
     started = time.perf_counter()
     if not is_compiled():
         _logger.info("compiling the CPU kernels for this machine, once (about 20 seconds)")
-    kernels()  # must be known by name before code that calls them is linked
+    kernels(instruction_set)  # must be known by name before code that calls them is linked
     function = _compile(_usable_folder())
     _logger.info("CPU kernels ready in %.1f s (%s)", time.perf_counter() - started, cache_folder())
     return function
 
 
-@cache
-def kernels() -> llvmlite.binding.ExecutionEngine:
+def kernels(instruction_set: str) -> llvmlite.binding.ExecutionEngine:
     """The machine code of the kernels, loaded for good: what is linked to it holds no reference."""
-    return load_kernels(_usable_folder())
+    if instruction_set not in _loaded:
+        if _loaded:
+            raise RuntimeError(
+                f"{instruction_set} was asked for; this process runs {next(iter(_loaded))}"
+            )
+        _loaded[instruction_set] = load_kernels(_usable_folder(), instruction_set)
+    return _loaded[instruction_set]
 
 
 def is_compiled() -> bool:

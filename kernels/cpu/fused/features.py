@@ -1,12 +1,17 @@
-"""What this machine offers: the instructions that the fused step needs, and how many threads make sense."""
+"""What this machine offers: instruction sets that the fused step is built for, and how many threads make sense."""
 
 import os
 import platform
 import sys
+from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 
-NEEDED_FEATURES = ("avx512f", "avx512bw", "avx512vl", "avx512vnni", "avx512bf16", "f16c")
+INSTRUCTION_SETS: Mapping[str, tuple[str, ...]] = {
+    "avx512": ("avx512f", "avx512bw", "avx512vl", "avx512vnni", "avx512bf16", "f16c"),
+    "avx2": ("avx2", "fma", "f16c"),
+}
+"""Sets that the step can be built for, the fastest first, and the features (LLVM's names) that each needs."""
 
 
 @cache
@@ -20,9 +25,15 @@ def cpu_features() -> frozenset[str]:
     return frozenset(name for name, is_there in features.items() if is_there)
 
 
-def missing_features(features: frozenset[str]) -> tuple[str, ...]:
-    """Which of the needed instructions are not there."""
-    return tuple(name for name in NEEDED_FEATURES if name not in features)
+def missing_features(instruction_set: str, features: Collection[str]) -> tuple[str, ...]:
+    """Which of the instructions that a set needs are not there."""
+    return tuple(name for name in INSTRUCTION_SETS[instruction_set] if name not in features)
+
+
+def best_instruction_set(features: Collection[str]) -> str:
+    """The fastest set that nothing is missing for; the last one where all lack something."""
+    fitting = (name for name in INSTRUCTION_SETS if not missing_features(name, features))
+    return next(fitting, list(INSTRUCTION_SETS)[-1])
 
 
 def num_physical_cores() -> int:

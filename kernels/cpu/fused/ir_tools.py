@@ -48,7 +48,7 @@ def vector(element: ir.Type, lanes: int = LANES) -> ir.VectorType:
 
 BF16 = _BFloat16()
 F32X16, I32X16, I16X16, F16X16 = vector(F32), vector(I32), vector(I16), vector(F16)
-I8X16, I8X64, I16X32, BF16X32 = vector(I8), vector(I8, 64), vector(I16, 32), vector(BF16, 32)
+I8X16, I16X32, BF16X32 = vector(I8), vector(I16, 32), vector(BF16, 32)
 F32X8, I32X8 = vector(F32, 8), vector(I32, 8)
 
 
@@ -304,43 +304,6 @@ def natural_exponential(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return b.select(b.fcmp_ordered(">", x, filled(_EXP_MIN)), result, filled(0.0))
 
 
-def to_bf16(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """float32 lanes rounded to bfloat16, as int16 bits."""
-    lanes = x.type.count
-    name = f"llvm.x86.avx512bf16.cvtneps2bf16.{lanes * 32}"
-    return b.bitcast(call(b, name, vector(BF16, lanes), [x.type], [x]), vector(I16, lanes))
-
-
-def dot_bf16(b: ir.IRBuilder, acc: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
-    """acc[i] += x[2i] * y[2i] + x[2i+1] * y[2i+1] over bfloat16 pairs; x, y are given as 16 words."""
-    name = "llvm.x86.avx512bf16.dpbf16ps.512"
-    pairs = [b.bitcast(x, BF16X32), b.bitcast(y, BF16X32)]
-    return call(b, name, F32X16, [F32X16, BF16X32, BF16X32], [acc, *pairs])
-
-
-def dot_u8_s8(b: ir.IRBuilder, acc: ir.Value, unsigned: ir.Value, signed: ir.Value) -> ir.Value:
-    """acc[i] += sum over j of unsigned[4i+j] * signed[4i+j], exact in int32; both are given as 16 words."""
-    name = "llvm.x86.avx512.vpdpbusd.512"
-    operands = [b.bitcast(unsigned, I8X64), b.bitcast(signed, I8X64)]
-    return call(b, name, I32X16, [I32X16, I8X64, I8X64], [acc, *operands])
-
-
-def dot_i16(b: ir.IRBuilder, acc: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
-    """acc[i] += x[2i] * y[2i] + x[2i+1] * y[2i+1] over int16 pairs, exact in int32; x, y are given as 16 words."""
-    name = "llvm.x86.avx512.vpdpwssd.512"
-    pairs = [b.bitcast(x, I16X32), b.bitcast(y, I16X32)]
-    return call(b, name, I32X16, [I32X16, I16X32, I16X32], [acc, *pairs])
-
-
-def masked_store_i16(b: ir.IRBuilder, value: ir.Value, address: ir.Value, mask: ir.Value) -> None:
-    """Stores the int16 lanes of `value` (32 of them) whose bit is set in the int32 `mask`; leaves other bytes alone."""
-    kind, pointer = value.type, ir.PointerType(I16)
-    bits = b.bitcast(mask, vector(ir.IntType(1), 32))
-    target = b.inttoptr(address, pointer)
-    kinds = [kind, pointer, I32, bits.type]
-    call(b, "llvm.masked.store.v32i16.p0", ir.VoidType(), kinds, [value, target, _i32(1), bits])
-
-
 def masked_load_f32(
     b: ir.IRBuilder, address: ir.Value, mask: ir.Value, otherwise: ir.Value
 ) -> ir.Value:
@@ -349,12 +312,3 @@ def masked_load_f32(
     kinds = [pointer, I32, mask.type, F32X16]
     values = [b.inttoptr(address, pointer), _i32(4), mask, otherwise]
     return call(b, "llvm.masked.load.v16f32.p0", F32X16, kinds, values)
-
-
-def masked_store_i8(b: ir.IRBuilder, value: ir.Value, address: ir.Value, mask: ir.Value) -> None:
-    """Stores the int8 lanes of `value` (32 of them) whose bit is set in the int32 `mask`; leaves other bytes alone."""
-    kind, pointer = value.type, ir.PointerType(I8)
-    bits = b.bitcast(mask, vector(ir.IntType(1), 32))
-    target = b.inttoptr(address, pointer)
-    kinds = [kind, pointer, I32, bits.type]
-    call(b, "llvm.masked.store.v32i8.p0", ir.VoidType(), kinds, [value, target, _i32(1), bits])

@@ -16,6 +16,7 @@ aligned to 64 bytes). Every row sums its groups in ascending order, whatever row
 
 import numba
 
+from kernels.cpu.fused.instructions import dot_u4_s8, dot_u8_s8
 from kernels.cpu.fused.ir_tools import (
     F16X16,
     F32,
@@ -24,7 +25,6 @@ from kernels.cpu.fused.ir_tools import (
     I32X16,
     Variable,
     counted_loop,
-    dot_u8_s8,
     element,
     filled,
     filled_int,
@@ -79,11 +79,12 @@ def _emit_dots(b, bits, group, part, inputs, records):
         splat(b, load(b, I32, record, place)) if bits == 8 else filled_int(0) for record in records
     ]
     dots = [[start, start] for start in starts]
-    for words, place in (_words_4 if bits == 4 else _words_8)(b, group, part):
+    pieces, dot = (_words_4, dot_u4_s8) if bits == 4 else (_words_8, dot_u8_s8)
+    for words, place in pieces(b, group, part):
         for row, address in enumerate(inputs):
             numbers = splat(b, load(b, I32, address, place))
             for half in range(2):
-                dots[row][half] = dot_u8_s8(b, dots[row][half], words[half], numbers)
+                dots[row][half] = dot(b, dots[row][half], words[half], numbers)
     return dots
 
 

@@ -155,6 +155,7 @@ class FusedModel:
         max_rows: int,
         max_outputs: int,
         num_threads: int,
+        instruction_set: str,
     ) -> None:
         """Allocates everything and compiles the step. Raises ValueError for what `unsupported_reason` names."""
         reason = unsupported_reason(shape, block_size)
@@ -171,7 +172,7 @@ class FusedModel:
         self._set_weights()
         self._set_memory()
         self.kv = self._allocate_kv(num_blocks, block_size // at.TILE_TOKENS)
-        self._run = compiled_step()
+        self._run = compiled_step(instruction_set)
         self.close = weakref.finalize(self, _end_threads, self._header, self._start_threads())
         """Ends the worker threads; the model can run no more steps. Safe to call again."""
 

@@ -4,6 +4,7 @@ Rotary embedding (arXiv:2104.09864) turns the pair (x[i], x[i + D/2]) by the ang
 kept as bfloat16 pairs in that order, so a pair is one 32-bit word and nothing has to be interleaved.
 """
 
+from kernels.cpu.fused.instructions import masked_store, to_bf16
 from kernels.cpu.fused.ir_tools import (
     F32,
     F32X8,
@@ -20,12 +21,10 @@ from kernels.cpu.fused.ir_tools import (
     i64,
     kernel,
     load,
-    masked_store_i16,
     routine,
     splat,
     store,
     sum_lanes,
-    to_bf16,
     unary,
     vector,
 )
@@ -85,7 +84,7 @@ def store_value_lane(b, values, row, lane, num_vectors):
     with counted_loop(b, num_vectors) as index:
         bits = b.zext(to_bf16(b, load(b, F32X16, element(b, values, index, 64))), I32X16)
         words = b.bitcast(b.shl(bits, splat(b, shift)), vector(_I16, 32))
-        masked_store_i16(b, words, element(b, row, index, 64), mask)
+        masked_store(b, words, element(b, row, index, 64), mask)
 
 
 @kernel
@@ -94,7 +93,7 @@ def clear_value_lane(b, row, num_vectors):
     mask = I32(_EVEN_LANES << 1 & 0xFFFFFFFF)
     zeros = b.bitcast(I32X16([0] * 16), vector(_I16, 32))
     with counted_loop(b, num_vectors) as index:
-        masked_store_i16(b, zeros, element(b, row, index, 64), mask)
+        masked_store(b, zeros, element(b, row, index, 64), mask)
 
 
 @routine

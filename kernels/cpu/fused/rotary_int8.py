@@ -2,6 +2,7 @@
 
 from llvmlite import ir
 
+from kernels.cpu.fused.instructions import masked_store, to_bf16
 from kernels.cpu.fused.ir_tools import (
     F32,
     F32X8,
@@ -20,13 +21,11 @@ from kernels.cpu.fused.ir_tools import (
     i64,
     kernel,
     load,
-    masked_store_i8,
     max_lanes,
     maximum,
     routine,
     splat,
     store,
-    to_bf16,
     unary,
     vector,
 )
@@ -115,7 +114,7 @@ def pack_value(b, values, num_vectors, row, lane, scale):
     with counted_loop(b, num_vectors) as index:
         numbers = _rounded(b, load(b, F32X16, element(b, values, index, 64)), inverse)
         pairs = b.shl(b.zext(b.trunc(numbers, I8X16), I16X16), shift)
-        masked_store_i8(b, b.bitcast(pairs, vector(I8, 32)), element(b, row, index, 32), mask)
+        masked_store(b, b.bitcast(pairs, vector(I8, 32)), element(b, row, index, 32), mask)
     store(b, bits, scale)
 
 
