@@ -66,15 +66,33 @@ def dot_bf16(b: ir.IRBuilder, acc: ir.Value, x: ir.Value, y: ir.Value) -> ir.Val
     return call(b, name, F32X16, [F32X16, BF16X32, BF16X32], [acc, *pairs])
 
 
-def dot_u4_s8(b: ir.IRBuilder, acc: ir.Value, unsigned: ir.Value, signed: ir.Value) -> ir.Value:
-    """acc[i] += sum over j of unsigned[4i+j] * signed[4i+j], exact in int32, for unsigned up to 127; both as 16 words."""
+def column_parts() -> tuple[tuple[int, ...], ...]:
+    """Which halves of a block's 32 columns a kernel sums at a time: registers of AVX2 hold one."""
+    return ((0,), (1,)) if _is_avx2() else ((0, 1),)
+
+
+def begin_dot_u4() -> ir.Constant:
+    """The empty sum for `add_dot_u4`."""
+    return ir.Constant(I16X32, [0] * 32) if _is_avx2() else filled_int(0)
+
+
+def add_dot_u4(b: ir.IRBuilder, sums: ir.Value, unsigned: ir.Value, signed: ir.Value) -> ir.Value:
+    """Adds the products of four bytes of each word, unsigned up to 15, to sums of up to four such words."""
     if _is_avx2():
-        return b.add(acc, _by_halves(b, _dot_small, unsigned, signed))
-    return _vpdpbusd(b, acc, unsigned, signed)
+        return b.add(sums, _by_halves(b, _multiply_bytes, unsigned, signed))
+    return _vpdpbusd(b, sums, unsigned, signed)
+
+
+def end_dot_u4(b: ir.IRBuilder, sums: ir.Value) -> ir.Value:
+    """The sums as 16 int32. Those of AVX2 are pairs until then: 4 words of 4 products up to 15 * 128 fit in 16 bits."""
+    return _by_halves(b, lambda b, half: _times(b, half, 1), sums) if _is_avx2() else sums
 
 
 def dot_u8_s8(b: ir.IRBuilder, acc: ir.Value, unsigned: ir.Value, signed: ir.Value) -> ir.Value:
-    """The same for unsigned up to 255: AVX2 adds pairs in 16 bits, so it takes the highest bits apart."""
+    """acc[i] += sum over j of unsigned[4i+j] * signed[4i+j], exact in int32; both as 16 words.
+
+    AVX2 adds pairs of products in 16 bits, so it takes the highest bits apart.
+    """
     if _is_avx2():
         return b.add(acc, _by_halves(b, _dot_large, unsigned, signed))
     return _vpdpbusd(b, acc, unsigned, signed)
@@ -112,15 +130,15 @@ def _vpdpbusd(b, acc, unsigned, signed):
 def _by_halves(
     b: ir.IRBuilder, operation: Callable[..., ir.Value], *operands: ir.Value
 ) -> ir.Value:
-    """`operation` on both halves of vectors of 16 words."""
-    halves = [[_lanes(b, operand, first, 8) for operand in operands] for first in (0, 8)]
-    low, high = (operation(b, *half) for half in halves)
-    order = ir.Constant(vector(I32), list(range(16)))
-    return b.shuffle_vector(low, high, order)
+    """`operation` on both halves of vectors."""
+    low, high = (operation(b, *(_half(b, operand, i) for operand in operands)) for i in range(2))
+    count = 2 * low.type.count
+    return b.shuffle_vector(low, high, ir.Constant(vector(I32, count), list(range(count))))
 
 
-def _lanes(b, value, first, count):
-    order = ir.Constant(vector(I32, count), list(range(first, first + count)))
+def _half(b, value, index):
+    count = value.type.count // 2
+    order = ir.Constant(vector(I32, count), list(range(index * count, (index + 1) * count)))
     return b.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), order)
 
 
@@ -138,10 +156,6 @@ def _add_pairs(b, x, y):
 
 def _times(b, sums, factor):
     return _add_pairs(b, sums, ir.Constant(_I16X16, [factor] * 16))
-
-
-def _dot_small(b, unsigned, signed):
-    return _times(b, _multiply_bytes(b, unsigned, signed), 1)
 
 
 def _dot_large(b, unsigned, signed):

@@ -16,7 +16,13 @@ aligned to 64 bytes). Every row sums its groups in ascending order, whatever row
 
 import numba
 
-from kernels.cpu.fused.instructions import dot_u4_s8, dot_u8_s8
+from kernels.cpu.fused.instructions import (
+    add_dot_u4,
+    begin_dot_u4,
+    column_parts,
+    dot_u8_s8,
+    end_dot_u4,
+)
 from kernels.cpu.fused.ir_tools import (
     F16X16,
     F32,
@@ -49,17 +55,32 @@ PREFETCH_GROUPS = 4
 _LOW_NIBBLES = 0x0F0F0F0F
 
 
-def _words_4(b, group, part):
-    """[(words of both halves, byte offset of the inputs they multiply)] of the first or last 16 inputs, lazily."""
+def _dots_4(b, group, part, halves, inputs, records):
+    """The integer dots of the first or last 16 inputs: [rows][halves] vectors."""
+    sums = [[begin_dot_u4() for _ in halves] for _ in inputs]
     for row in range(4):
-        packed = [load(b, I32X16, group, 128 * row + 64 * half) for half in range(2)]
+        packed = [load(b, I32X16, group, 128 * row + 64 * half) for half in halves]
         nibbles = [b.lshr(word, filled_int(4)) for word in packed] if part else packed
-        yield [b.and_(word, filled_int(_LOW_NIBBLES)) for word in nibbles], 16 * part + 4 * row
+        words = [b.and_(word, filled_int(_LOW_NIBBLES)) for word in nibbles]
+        _add_products(b, add_dot_u4, sums, words, inputs, 16 * part + 4 * row)
+    return [[end_dot_u4(b, total) for total in totals] for totals in sums]
 
 
-def _words_8(b, group, part):
+def _dots_8(b, group, part, halves, inputs, records):
+    """The same with 8-bit weights; these begin with the record's shift."""
+    place = SHIFT_PLACE + 4 * part
+    sums = [[splat(b, load(b, I32, record, place))] * len(halves) for record in records]
     for row in range(4 * part, 4 * part + 4):
-        yield [load(b, I32X16, group, 128 * row + 64 * half) for half in range(2)], 4 * row
+        words = [load(b, I32X16, group, 128 * row + 64 * half) for half in halves]
+        _add_products(b, dot_u8_s8, sums, words, inputs, 4 * row)
+    return sums
+
+
+def _add_products(b, add, sums, words, inputs, place):
+    """sums [rows][halves] += words times the four numbers of each row at `place`."""
+    for row, address in zip(sums, inputs, strict=True):
+        numbers = splat(b, load(b, I32, address, place))
+        row[:] = [add(b, total, word, numbers) for total, word in zip(row, words, strict=True)]
 
 
 def _factors_4(b, group, half):
@@ -72,67 +93,59 @@ def _factors_8(b, group, half):
     return b.fpext(load(b, F16X16, group, 1024 + 32 * half), F32X16), None
 
 
-def _emit_dots(b, bits, group, part, inputs, records):
-    """The integer dots of 16 inputs: [rows][2] vectors. 8-bit weights begin with the record's shift."""
-    place = SHIFT_PLACE + 4 * part
-    starts = [
-        splat(b, load(b, I32, record, place)) if bits == 8 else filled_int(0) for record in records
-    ]
-    dots = [[start, start] for start in starts]
-    pieces, dot = (_words_4, dot_u4_s8) if bits == 4 else (_words_8, dot_u8_s8)
-    for words, place in pieces(b, group, part):
-        for row, address in enumerate(inputs):
-            numbers = splat(b, load(b, I32, address, place))
-            for half in range(2):
-                dots[row][half] = dot(b, dots[row][half], words[half], numbers)
-    return dots
-
-
-def _emit_products(b, bits, group, inputs, records):
-    """Both parts' dots, each times its inputs' scale: [rows][2] float32 vectors."""
-    products = [[filled(0.0)] * 2 for _ in records]
+def _scaled_dots(b, bits, group, halves, inputs, records):
+    """Both parts' dots, each times its inputs' scale: [rows][halves] float32 vectors."""
+    products = [[filled(0.0) for _ in halves] for _ in records]
     for part in range(2):
-        dots = _emit_dots(b, bits, group, part, inputs, records)
-        for r, record in enumerate(records):
+        dots = (_dots_4 if bits == 4 else _dots_8)(b, group, part, halves, inputs, records)
+        for row, totals, record in zip(products, dots, records, strict=True):
             scale = splat(b, load(b, F32, record, 4 * part))
-            for half in range(2):
-                dot = b.sitofp(dots[r][half], F32X16)
-                products[r][half] = fma(b, dot, scale, products[r][half])
+            for i, total in enumerate(totals):
+                row[i] = fma(b, b.sitofp(total, F32X16), scale, row[i])
     return products
 
 
 def make_tile(rows: int, bits: int):
     """The kernel for `rows` rows and one packed block of `bits`-bit weights."""
-    group_bytes = GROUP_BYTES_4 if bits == 4 else GROUP_BYTES_8
-    factors = _factors_4 if bits == 4 else _factors_8
 
     def tile(
         b, inputs, input_stride, records, record_stride, block, num_groups, out, out_stride, ahead
     ):
         """out [rows][32] f32 = rows of (inputs, records) times one block; prefetches `ahead` bytes on."""
-        acc = [[Variable(b, filled(0.0)) for _ in range(2)] for _ in range(rows)]
         row_inputs = [b.add(inputs, b.mul(input_stride, i64(r))) for r in range(rows)]
         row_records = [b.add(records, b.mul(record_stride, i64(r))) for r in range(rows)]
-        with counted_loop(b, num_groups) as index:
-            group = element(b, block, index, group_bytes)
-            for line in range(0, group_bytes, 64):
-                prefetch(b, b.add(group, ahead), line)
-            group_inputs = [element(b, address, index, GROUP) for address in row_inputs]
-            group_records = [element(b, address, index, RECORD_BYTES) for address in row_records]
-            products = _emit_products(b, bits, group, group_inputs, group_records)
-            for half in range(2):
-                scale, minimum = factors(b, group, half)
-                for r, record in enumerate(group_records):
-                    total = fma(b, scale, products[r][half], acc[r][half].get())
-                    if minimum is not None:
-                        total = fma(b, minimum, splat(b, load(b, F32, record, 8)), total)
-                    acc[r][half].set(total)
-        for r in range(rows):
-            row_out = b.add(out, b.mul(out_stride, i64(r)))
-            for half in range(2):
-                store(b, acc[r][half].get(), row_out, 64 * half)
+        row_outs = [b.add(out, b.mul(out_stride, i64(r))) for r in range(rows)]
+        for halves in column_parts():
+            _emit_halves(
+                b, bits, halves, row_inputs, row_records, block, num_groups, row_outs, ahead
+            )
 
     return kernel(tile, f"tile_{bits}_{rows}")
+
+
+def _emit_halves(b, bits, halves, inputs, records, block, num_groups, outs, ahead):
+    """16 or 32 columns of a tile."""
+    group_bytes = GROUP_BYTES_4 if bits == 4 else GROUP_BYTES_8
+    factors = _factors_4 if bits == 4 else _factors_8
+    acc = [[Variable(b, filled(0.0)) for _ in halves] for _ in outs]
+    with counted_loop(b, num_groups) as index:
+        group = element(b, block, index, group_bytes)
+        if halves[0] == 0:
+            for line in range(0, group_bytes, 64):
+                prefetch(b, b.add(group, ahead), line)
+        group_inputs = [element(b, address, index, GROUP) for address in inputs]
+        group_records = [element(b, address, index, RECORD_BYTES) for address in records]
+        products = _scaled_dots(b, bits, group, halves, group_inputs, group_records)
+        for i, half in enumerate(halves):
+            scale, minimum = factors(b, group, half)
+            for r, record in enumerate(group_records):
+                total = fma(b, scale, products[r][i], acc[r][i].get())
+                if minimum is not None:
+                    total = fma(b, minimum, splat(b, load(b, F32, record, 8)), total)
+                acc[r][i].set(total)
+    for row, row_out in zip(acc, outs, strict=True):
+        for variable, half in zip(row, halves, strict=True):
+            store(b, variable.get(), row_out, 64 * half)
 
 
 _tile_4_1, _tile_4_2, _tile_4_3 = (make_tile(rows, 4) for rows in range(1, MAX_TILE_ROWS + 1))
