@@ -28,7 +28,7 @@ from kernels.cpu.fused.attention_products import (
     weigh_tile,
     weigh_tile_int8,
 )
-from kernels.cpu.fused.ir_tools import routine
+from kernels.cpu.fused.ir_tools import formula, routine
 from kernels.cpu.fused.layout import (
     ATTENDED,
     CHUNK_TILES,
@@ -84,12 +84,12 @@ def attend(h, layer, thread, begin, end):
             store_i64(group + 8 * G_REMAINING, load_i64(group + 8 * G_ITEMS))
 
 
-@routine
+@formula
 def _entry(h, item):
     return h[ENTRIES] + item // h[NUM_KV_HEADS] * ENTRY_SLOTS * 8
 
 
-@routine
+@formula
 def _group(h, item):
     return h[GROUPS] + load_i64(_entry(h, item) + 8 * E_GROUP) * GROUP_SLOTS * 8
 
@@ -118,7 +118,7 @@ def _attend_entry(h, layer, thread, item):
             finish_state(states + r * state_bytes, vectors, target)
 
 
-@routine
+@formula
 def _list_tiles(h, layer, states, item, chunk, end):
     """Lists the chunk's tiles, and those of the chunk that this thread most likely takes next, of this item or another."""
     tiles = states + h[SCRATCH_BYTES] - SCRATCH_TAIL
@@ -171,7 +171,7 @@ def _attend_chunk(h, states, group, kv_head, chunk, is_split):
         done += size
 
 
-@routine
+@formula
 def _num_seen(h, row, start):
     """How many keys of the chunk a row sees."""
     return min(load_i32(h[ROW_POSITIONS] + 4 * row) + 1 - start, CHUNK_TOKENS)
@@ -214,14 +214,14 @@ def _attend_tile_int8(h, row, done, size, query, tiles, start):
     weigh_tile_int8(size, weights, factors, tiles, count, head_dim, out, head_dim * 4)
 
 
-@routine
+@formula
 def _first_seeing(h, row, num_rows, start):
     """Rows of the group before this one are before the chunk and see none of its keys."""
     first = load_i32(h[ROW_POSITIONS] + 4 * row)
     return min(max(start - first, 0), num_rows)
 
 
-@routine
+@formula
 def _partial_slot(h, group, index, chunk):
     """Where chunk `chunk` of row `index` of a split group stands: every row has room for the last row's chunks."""
     last = load_i64(group + 8 * G_ROW) + load_i64(group + 8 * G_NUM_ROWS) - 1

@@ -24,8 +24,13 @@ I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 LANES = 16
 
-routine = numba.njit(nogil=True, error_model="numpy")
+routine = numba.njit(
+    nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
+)
 """Decorator of the functions that call kernels: compiled into the step, never by themselves."""
+
+formula = numba.njit(nogil=True, error_model="numpy", inline="always")
+"""Decorator of an expression with a name: it becomes part of the functions that use it, before they are compiled."""
 
 
 class _BFloat16(ir.Type):

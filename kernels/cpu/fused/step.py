@@ -9,7 +9,7 @@ import numba
 
 from kernels.cpu.fused.attention import attend
 from kernels.cpu.fused.attention_kernels import SCRATCH_TAIL
-from kernels.cpu.fused.ir_tools import routine
+from kernels.cpu.fused.ir_tools import formula, routine
 from kernels.cpu.fused.layout import (
     ACT_NUMBERS,
     ACT_RECORDS,
@@ -116,29 +116,29 @@ OTHER_PHASES = 3
 MAX_ROW_ITEM = 4
 
 
-@routine
+@formula
 def _layer(h, layer, slot):
     return load_i64(h[LAYERS] + (layer * LAYER_SLOTS + slot) * 8)
 
 
-@routine
+@formula
 def _panel_rows(num_inputs):
     return max(min(PANEL_BYTES // num_inputs // 6 * 6, PANEL_ROWS), 6)
 
 
-@routine
+@formula
 def _num_panels(num_rows, num_inputs):
     size = _panel_rows(num_inputs)
     return (num_rows + size - 1) // size
 
 
-@routine
+@formula
 def _item_blocks(h, num_blocks, most):
     """Blocks of one item: few enough that all threads have work, many enough that claiming costs little."""
     return max(min(num_blocks // (h[NUM_THREADS] * ITEMS_PER_THREAD), most), 1)
 
 
-@routine
+@formula
 def _following(h, first, num_blocks):
     """The first block of the item that this thread will most likely claim after the one of `num_blocks` from `first`."""
     return first + h[NUM_THREADS] * num_blocks
@@ -154,7 +154,7 @@ def _embed(h, layer, thread, begin, end):
         fill_zero(h[DELTA] + row * hidden * 4, hidden * 4)
 
 
-@routine
+@formula
 def _norm_row(h, weight, row, target):
     """Adds the pending delta to a row of the residual stream and quantises its norm as row `target` of the inputs."""
     hidden = h[HIDDEN]
@@ -185,12 +185,12 @@ def _norm_outputs(h, layer, thread, begin, end):
         _norm_row(h, h[FINAL_NORM], load_i32(h[OUTPUT_ROWS] + 4 * output), output)
 
 
-@routine
+@formula
 def _num_units(h, num_heads):
     return (num_heads + h[HEADS_PER_UNIT] - 1) // h[HEADS_PER_UNIT]
 
 
-@routine
+@formula
 def _qkv_units(h):
     return _num_units(h, h[NUM_HEADS]) + 2 * _num_units(h, h[NUM_KV_HEADS])
 
@@ -238,7 +238,7 @@ def _finish_unit(h, layer, thread, unit, row, values):
                 _store_value(h, layer, row, head, head_values)
 
 
-@routine
+@formula
 def _rotate(h, row, values, scale, pairs):
     half = h[HEAD_DIM] // 2
     angle = load_i32(h[ROW_POSITIONS] + 4 * row) * half * 4
@@ -256,7 +256,7 @@ def _rotate_in_float32(h, thread, row, values, scale):
     return rotated
 
 
-@routine
+@formula
 def _norm_head_if_any(h, weight, values):
     if weight:
         norm_head(values, weight, h[HEAD_DIM] // 16, float_from_bits(h[EPSILON]))
@@ -306,7 +306,7 @@ def _store_value(h, layer, row, head, values):
         store_value(values, head_dim, tile + head_dim * TILE_TOKENS * 2, slot, clears)
 
 
-@routine
+@formula
 def _kv_tile(h, layer, row, head):
     """Address of the keys of a row's tile for one KV head; the values follow them."""
     tile = load_i32(h[ROW_SLOTS] + 4 * row) // TILE_TOKENS
@@ -329,7 +329,7 @@ def _project(h, table, num_inputs, numbers, records, num_rows, num_blocks, out, 
         multiply(table, first, last, following, num_inputs, a, s, rows, o, out_stride)
 
 
-@routine
+@formula
 def _num_project_items(h, num_inputs, num_rows, num_blocks):
     blocks = _item_blocks(h, num_blocks, MAX_ITEM_BLOCKS)
     return (num_blocks + blocks - 1) // blocks * _num_panels(num_rows, num_inputs)
@@ -358,7 +358,7 @@ def _project_vocabulary(h, layer, thread, begin, end):
     _project(h, h[HEAD], h[HIDDEN], a, s, rows, h[VOCAB_BLOCKS], h[LOGITS], begin, end)
 
 
-@routine
+@formula
 def _gate_up_parts(h):
     """Units of an item, and items of a panel."""
     units = h[INTERMEDIATE] // GROUP
@@ -425,7 +425,7 @@ def _run_phases(h, thread, g):
     _project_vocabulary(h, 0, thread, g, p + 1, head_items, 1)
 
 
-@routine
+@formula
 def _begin(h, num_phases):
     if h[JOB] == STEP:
         plan(h)

@@ -8,7 +8,7 @@ leaves; it has touched nothing.
 
 from collections.abc import Callable
 
-from kernels.cpu.fused.ir_tools import routine
+from kernels.cpu.fused.ir_tools import formula, routine
 from kernels.cpu.fused.layout import COUNTERS, GENERATION, SPINS
 from kernels.cpu.fused.memory import (
     atomic_add,
@@ -25,7 +25,7 @@ NONE, CLOSED = 0, 0x7FFFFFFF
 _INDEX_MASK = 0xFFFFFFFF
 
 
-@routine
+@formula
 def open_phases(h, generation, num_phases):
     """Lets threads claim work of step `generation` (1 to CLOSED - 1)."""
     for phase in range(num_phases):
@@ -35,7 +35,7 @@ def open_phases(h, generation, num_phases):
     atomic_store(h[GENERATION], generation)
 
 
-@routine
+@formula
 def close_phases(h, num_phases):
     """Ends the step for threads that come late; must come before any input of the next step is written."""
     for phase in range(num_phases):
