@@ -24,8 +24,6 @@ from engine.errors import ModelLoadError
 from engine.fused_sampler import FusedSampler
 from engine.limits import make_scheduler_config, resolve_max_model_len
 from engine.loader.cpu_weights import (
-    EIGHT_BIT_TYPES,
-    EXACT_TYPES,
     LoadedWeights,
     fused_shape,
     load_fused_weights,
@@ -120,7 +118,7 @@ class CpuRunner:
         loaded = load_fused_weights(
             opened.tensors,
             opened.config,
-            exact_types=EIGHT_BIT_TYPES if config.quantization == "int8" else EXACT_TYPES,
+            quantization=config.quantization,
             num_positions=max_model_len,
             num_threads=num_threads,
             progress=progress,

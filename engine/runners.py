@@ -16,7 +16,7 @@ from kernels.cpu.fused.features import cpu_features
 
 ONLY_FUSED = {
     "cpu_isa": (("avx512", "avx2"), "auto or torch"),
-    "quantization": (("int8",), "auto or none"),
+    "quantization": (("int8", "int4"), "auto or none"),
     "kv_cache_dtype": (("int8",), "auto, float32 or bfloat16"),
 }
 """Fields, values that ask for the fused runner, and what works with every runner."""

@@ -1,5 +1,6 @@
 """The fused CPU runner behind the scheduler's interface: right logits for every architecture, and no surprise in a step."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,8 @@ from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler
 from engine.sequence import Request
 from kernels.cpu.fused.features import INSTRUCTION_SETS
-from tests.engine.loader.gguf_files import write_gguf
+from kernels.cpu.fused.packing import from_float, from_float_4, to_float
+from tests.engine.loader.gguf_files import WIDE, write_gguf
 from tests.engine.models.tiny import (
     VOCAB_SIZE,
     load_ours,
@@ -133,6 +135,38 @@ def test_gguf_files_give_the_logits_of_the_exact_runner(kind: str, tmp_path: Pat
     expected = paged_logits(load_ours(path), TOKENS).numpy()
     assert_close(all_logits(runner, TOKENS, [7, 0, 23, 2]), expected)
     assert runner.info.quantization.endswith("as in the file") == (kind != "F16")
+    runner.close()
+
+
+@needs_fused_cpu
+def test_q4_k_stays_4_bits(tmp_path: Path) -> None:
+    path = write_gguf(
+        tmp_path / "wide.gguf", make_reference("llama", **WIDE), QuantizationType.Q4_K
+    )
+    runner = load(path)
+    expected = paged_logits(load_ours(path), TOKENS).numpy()
+    assert_close(all_logits(runner, TOKENS, [7, 0, 23, 2]), expected)
+    assert re.fullmatch(
+        r"5\.\d bits, as in the file, relative error 0\.0\d%", runner.info.quantization
+    )
+    runner.close()
+
+
+@needs_fused_cpu
+def test_int4_is_4_bits_for_the_layers_and_8_for_embedding_and_head(tmp_path: Path) -> None:
+    reference = make_reference("llama", tie_word_embeddings=False)
+    reference.save_pretrained(tmp_path)
+    runner = load(tmp_path, quantization="int4")
+    for name, parameter in reference.named_parameters():
+        if parameter.ndim == 2:
+            convert = from_float_4 if "layers" in name else from_float
+            parameter.data = torch.from_numpy(to_float(convert(parameter.detach().numpy())))
+    expected = reference_logits(reference, TOKENS).numpy()
+    assert_close(all_logits(runner, TOKENS, [7, 0, 23, 2]), expected)
+    assert re.fullmatch(
+        r"\d\.\d bits, \d+% rounded to 4 bits, \d+% rounded to 8 bits, relative error \d\.\d\d%",
+        runner.info.quantization,
+    )
     runner.close()
 
 

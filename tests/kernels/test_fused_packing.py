@@ -27,6 +27,41 @@ def test_gguf_groups_are_exact(kind: QuantizationType) -> None:
     np.testing.assert_array_equal(packing.to_float(groups), dequantize(stored, kind))
 
 
+def test_q4_k_keeps_its_numbers_and_nearly_its_scales() -> None:
+    blocks = np.random.default_rng(0).integers(0, 256, (32, 3, 144), dtype=np.uint8)
+    factors = np.random.default_rng(1).uniform(1e-3, 2e-3, (32, 3, 2)).astype(np.float16)
+    blocks[..., :4] = factors.view(np.uint8)
+    stored = blocks.reshape(32, -1)
+    expected = dequantize(stored, QuantizationType.Q4_K)
+    groups = packing.from_q4_k(stored)
+    largest = (np.abs(expected).max() + factors.max() * 63) * 2.0**-11
+    np.testing.assert_allclose(packing.to_float(groups), expected, atol=largest)
+    numbers = np.rint(
+        (expected.reshape(32, 24, 32) - groups.minimum[..., None].astype(np.float32))
+        / np.where(groups.scale > 0, groups.scale, 1)[..., None].astype(np.float32)
+    )
+    packed = np.ascontiguousarray(groups.words).view(np.uint8)
+    nibbles = np.concatenate([packed & 15, packed >> 4], axis=2)
+    has_scale = groups.scale > 0
+    np.testing.assert_array_equal(nibbles[has_scale], numbers[has_scale])
+
+
+def test_rounding_to_4_bits_is_better_than_ggufs() -> None:
+    weights = random_weights(64, 256)
+    stored = quantize(weights, QuantizationType.Q4_1)
+    theirs = packing.to_float(packing.from_q4_1(stored)) - weights
+    ours = packing.to_float(packing.from_float_4(weights)) - weights
+    assert np.square(ours).mean() < 0.97 * np.square(theirs).mean()
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -0.37, 1e-12, 300.0])
+def test_equal_weights_of_4_bits_stay_what_they_are(value: float) -> None:
+    weights = np.full((16, 64), value, np.float32)
+    np.testing.assert_allclose(
+        packing.to_float(packing.from_float_4(weights)), weights, rtol=2**-11, atol=1e-7
+    )
+
+
 def test_rounding_to_8_bits_is_within_half_a_step() -> None:
     weights = random_weights(16, 64)
     groups = packing.from_float(weights)
@@ -45,8 +80,9 @@ def test_zero_and_tiny_groups_stay_finite() -> None:
 def test_weights_that_are_not_numbers_are_refused(bad: float) -> None:
     weights = random_weights(16, 64)
     weights[3, 40] = bad
-    with pytest.raises(ValueError, match="not a finite number"):
-        packing.from_float(weights)
+    for convert in (packing.from_float, packing.from_float_4):
+        with pytest.raises(ValueError, match="not a finite number"):
+            convert(weights)
 
 
 def test_gate_and_up_alternate_by_16() -> None:

@@ -1,6 +1,7 @@
 """Brings weights into the packed blocks of `linear.py`, bit-exact from GGUF's Q4_0, Q4_1, Q5_0 and Q8_0.
 
-Everything else comes as float32 and is quantised to 8 bits in groups of 32 (scale = largest magnitude / 127 in float16).
+Q4_K keeps its numbers; its scales and minima, products of a float16 and 6 bits, are rounded to float16. Everything else comes
+as float32 and is quantised in groups of 32: to 8 bits (scale = largest magnitude / 127 in float16), or to 4 with a minimum.
 """
 
 from collections.abc import Sequence
@@ -10,6 +11,8 @@ import numpy as np
 
 from kernels.cpu.fused.linear import BLOCK_COLUMNS, GROUP_BYTES_4, GROUP_BYTES_8
 from kernels.cpu.fused.quantize import GROUP
+
+_FITS = 3
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,72 @@ def from_q5_0(rows: np.ndarray) -> Groups8:
     fifth = np.unpackbits(blocks[:, :, 2:6], axis=2, bitorder="little")
     nibbles = np.concatenate([blocks[:, :, 6:] & 15, blocks[:, :, 6:] >> 4], axis=2)
     return Groups8((nibbles | fifth << 4).astype(np.int8) - np.int8(16), _halves(blocks))
+
+
+def from_q4_k(rows: np.ndarray) -> Groups4:
+    """GGUF Q4_K rows [N, K/256 * 144] uint8: weight = (d * 6 bits) * nibble - dmin * 6 bits, in 8 groups of a super-block."""
+    blocks = rows.reshape(len(rows), -1, 144)
+    factors = [_halves(blocks[:, :, start:]).astype(np.float32)[:, :, None] for start in (0, 2)]
+    scale, minimum = (
+        f * bits for f, bits in zip(factors, _six_bits(blocks[:, :, 4:16]), strict=True)
+    )
+    # 32 bytes hold a group in their low nibbles and the next one in the high ones.
+    pairs = blocks[:, :, 16:].reshape(*blocks.shape[:2], 4, 1, 32)
+    nibbles = np.concatenate([pairs & 15, pairs >> 4], axis=3)
+    shape = (len(rows), -1)
+    return _groups_4(nibbles.reshape(*shape, GROUP), scale.reshape(shape), -minimum.reshape(shape))
+
+
+def _six_bits(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The 8 scales and 8 minima that 12 bytes hold: 4 of each in 6 bits, the others in a nibble and two spare bits."""
+    first, second, last = packed[..., :4], packed[..., 4:8], packed[..., 8:]
+    scales = np.concatenate([first & 63, (last & 15) | (first >> 6 << 4)], axis=-1)
+    minima = np.concatenate([second & 63, (last >> 4) | (second >> 6 << 4)], axis=-1)
+    return scales, minima
+
+
+def from_float_4(weights: np.ndarray) -> Groups4:
+    """float32 weights [N, K], rounded to 4 bits; raises ValueError when they are not finite.
+
+    Scale and minimum begin as those of the extremes and are then fitted to the numbers by least squares.
+    """
+    groups = weights.reshape(len(weights), -1, GROUP)
+    minimum, largest = groups.min(axis=2), groups.max(axis=2)
+    if not np.isfinite([minimum, largest]).all():
+        raise ValueError("a weight is not a finite number")
+    scale, numbers = (largest - minimum) / 15, np.zeros(1, np.float32)
+    for _ in range(_FITS):
+        numbers = _nearest(groups, scale, minimum)
+        scale, minimum = _fitted(groups, numbers, scale, minimum)
+    scale, minimum = (part.astype(np.float16).astype(np.float32) for part in (scale, minimum))
+    numbers = _nearest(groups, scale, minimum)
+    return _groups_4(numbers.astype(np.uint8), scale, minimum)
+
+
+def _nearest(groups: np.ndarray, scale: np.ndarray, minimum: np.ndarray) -> np.ndarray:
+    divisor = np.where(scale > 0, scale, 1)[:, :, None]
+    return np.clip(np.rint((groups - minimum[:, :, None]) / divisor), 0, 15)
+
+
+def _fitted(
+    groups: np.ndarray, numbers: np.ndarray, scale: np.ndarray, minimum: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scale and minimum with the least squared error for these numbers; as before where all numbers are the same."""
+    mean_number, mean_weight = numbers.mean(axis=2), groups.mean(axis=2)
+    deviation = numbers - mean_number[:, :, None]
+    spread = (deviation**2).sum(axis=2)
+    slope = (deviation * groups).sum(axis=2) / np.where(spread > 0, spread, 1)
+    is_usable = (spread > 0) & (slope > 0)
+    return (
+        np.where(is_usable, slope, scale),
+        np.where(is_usable, mean_weight - slope * mean_number, minimum),
+    )
+
+
+def _groups_4(numbers: np.ndarray, scale: np.ndarray, minimum: np.ndarray) -> Groups4:
+    """Numbers [N, K/32, 32] uint8 in GGUF's pairs: input i in the low nibble of byte i, input 16 + i in the high one."""
+    words = np.ascontiguousarray(numbers[..., :16] | numbers[..., 16:] << 4).view(np.uint32)
+    return Groups4(words, scale.astype(np.float16), minimum.astype(np.float16))
 
 
 def from_float(weights: np.ndarray) -> Groups8:

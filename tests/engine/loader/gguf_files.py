@@ -31,6 +31,8 @@ NAMES = {
     "up_proj": "ffn_up",
     "down_proj": "ffn_down",
 }
+WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}
+"""Of a model whose matrices divide into K-quants' blocks of 256."""
 K_QUANTS = (GGMLQuantizationType.Q4_K, GGMLQuantizationType.Q5_K, GGMLQuantizationType.Q6_K)
 
 

@@ -15,11 +15,10 @@ from engine.loader.gguf import config_from_gguf
 from engine.loader.gguf_file import GGUFFile
 from engine.loader.model import open_configured, open_model
 from engine.rope_scaling import RopeScaling
-from tests.engine.loader.gguf_files import read_with_transformers, write_gguf
+from tests.engine.loader.gguf_files import WIDE, read_with_transformers, write_gguf
 from tests.engine.models.tiny import load_ours, make_reference, paged_logits, reference_logits
 
 TOKENS = [int(i * 37) % 320 for i in range(50)]
-WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}  # blocks of 256
 
 
 def both(path: Path, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
