@@ -78,7 +78,6 @@ from kernels.cpu.fused.memory import (
     load_i32,
     load_i64,
     semaphore_post,
-    semaphore_wait,
 )
 from kernels.cpu.fused.plan import plan
 from kernels.cpu.fused.quantize import (
@@ -102,7 +101,7 @@ from kernels.cpu.fused.rotary_int8 import (
     store_key_int8,
 )
 from kernels.cpu.fused.row_jobs import run_records
-from kernels.cpu.fused.threads import CLOSED, close_phases, open_phases, phase
+from kernels.cpu.fused.threads import CLOSED, close_phases, open_phases, phase, wait_for_job
 
 PANEL_ROWS = 96
 """Rows that one item of a linear layer takes, at most: their inputs stay in the L2 cache."""
@@ -445,8 +444,7 @@ def run(h, thread):
         if thread == 0:
             _begin(h, num_phases)
         else:
-            while semaphore_wait(h[SEMAPHORE]) != 0:
-                pass
+            wait_for_job(h)
             if h[STOP] != 0:
                 return
         # The job is read after the generation: if it is another one's, no phase has that generation's tag any more.
