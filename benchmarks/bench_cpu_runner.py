@@ -1,9 +1,9 @@
 """How fast is the fused CPU runner's bare step: decode by batch size and context, prefill, and Python's share?
 
-    python -m benchmarks.bench_cpu_runner [--model PATH] [--seconds 1.0]
+    python -m benchmarks.bench_cpu_runner [--model PATH] [--seconds 1.0] [--cpu-isa auto|avx512|avx2]
 
-No scheduler, tokeniser or server: `CpuRunner.execute` on made-up plans, greedy, block tables shuffled; and 64 sequences that take
-turns being greedy and sampled in several ways. The built-in model must have been fetched before, or another be named.
+No scheduler, tokeniser or server: `CpuRunner.execute` on made-up plans, greedy, block tables shuffled; how fast decode reads long
+contexts beside what the machine's memory gives; and 64 sequences that take turns being greedy and sampled in several ways. The built-in model must have been fetched before, or another be named.
 Medians; the last line is JSON.
 """
 
@@ -19,14 +19,17 @@ from pathlib import Path
 import numpy as np
 import platformdirs
 
+from benchmarks.floors import read_bandwidth
 from benchmarks.machine import describe
 from engine.config import EngineConfig
 from engine.cpu_runner import CpuRunner, build_step_input
 from engine.loader.fetch import SMOLLM2_135M, resolve_model
 from engine.outputs import SampleRequest, ScheduledSequence, SchedulerOutput
 from engine.sampling_params import SamplingParams
+from kernels.cpu.fused.features import INSTRUCTION_SETS, num_physical_cores
 
-DECODES = ((1, 300), (4, 300), (8, 300), (16, 300), (32, 300), (64, 300), (1, 2000), (32, 2000))
+DECODES = ((1, 300), (4, 300), (8, 300), (16, 300), (32, 300), (64, 300), (1, 2000))
+LONG, SHORT = (32, 2000), (32, 15)
 PREFILLS = ((128, 0), (512, 0), (512, 1000))
 GREEDY = SamplingParams(temperature=0.0)
 CHAT = SamplingParams(temperature=0.8, top_p=0.95, top_k=50)
@@ -118,22 +121,41 @@ def measure(runner: CpuRunner, seconds: float) -> dict[str, float]:
         report(f"decode {batch} at {context}", decode_plan(batch, context, blocks))
     for num_tokens, start in PREFILLS:
         report(f"prefill {num_tokens} at {start}", prefill_plan(num_tokens, start, blocks))
+    for batch, context in (LONG, SHORT):
+        report(f"decode {batch} at {context}", decode_plan(batch, context, blocks))
+    results |= attention_bandwidth(runner, results)
     plan = decode_plan(32, 300, blocks)
     results["arrays of 32"] = median_ms(lambda: build_step_input(plan.scheduled), seconds)
     print(f"{'arrays of a step of 32 decodes':32} {results['arrays of 32']:9.3f} ms")
     return results
 
 
+def attention_bandwidth(runner: CpuRunner, results: dict[str, float]) -> dict[str, float]:
+    """How fast a step reads keys and values that a step of short contexts does not read, and the share of what memory gives."""
+    info, batch = runner.info, LONG[0]
+    long, short = (results[f"decode {batch} at {context}"] for _, context in (LONG, SHORT))
+    num_bytes = batch * (LONG[1] - SHORT[1]) * info.bytes_per_block // info.block_size
+    rate = num_bytes / (long - short) / 1e6
+    bandwidth = read_bandwidth(num_physical_cores()) / 1e9
+    print(
+        f"{'attention, 32 at 2000':32} {rate:9.1f} GB/s, {rate / bandwidth:.0%} of {bandwidth:.1f}"
+    )
+    return {"attention GB/s": rate, "read GB/s": bandwidth}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path)
     parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--cpu-isa", choices=("auto", *INSTRUCTION_SETS), default="auto")
     options = parser.parse_args()
     data_dir = os.environ.get("PAGETURN_DATA_DIR") or platformdirs.user_data_dir("pageturn")
     path = options.model or resolve_model(SMOLLM2_135M.name, Path(data_dir)).path
-    config = EngineConfig(model_path=path, model_name=path.name, num_blocks=4096)
+    config = EngineConfig(
+        model_path=path, model_name=path.name, num_blocks=4096, cpu_isa=options.cpu_isa
+    )
     runner = CpuRunner.load(config, lambda stage, share: None)
-    print(f"{describe()}, {path.name}")
+    print(f"{describe()}, {path.name}, {runner.info.backend_reason}")
     results = measure(runner, options.seconds)
     blocks = list(range(runner.info.num_blocks))
     sampled = measure_sampling(runner, blocks, options.seconds)
