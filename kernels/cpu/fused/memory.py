@@ -133,9 +133,9 @@ def atomic_store(b, address, value):
 
 @function(types.int64)
 def compare_and_swap(b, address, expected, value):
-    """Writes `value` if `expected` is there; 1 if it was."""
+    """Writes `value` if `expected` is there; returns what was there before."""
     result = b.cmpxchg(_pointer(b, address), expected, value, "seq_cst", "seq_cst")
-    return b.zext(b.extract_value(result, 1), I64)
+    return b.extract_value(result, 0)
 
 
 # --- the processor and the C library -------------------------------------------------------------

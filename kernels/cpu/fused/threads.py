@@ -2,8 +2,8 @@
 
 Every phase has a cache line with two numbers, (generation << 32 | items claimed) and (generation << 32 | items done). A
 phase is complete when its items are done, not when all threads have arrived, so a thread that the system has put aside
-holds up the others only while it holds an item. A thread that comes late finds the next generation's tag, or CLOSED, and
-leaves; it has touched nothing.
+holds up the others only while it holds an item. A thread reports its items when it finds no more to claim. One that comes
+late finds the next generation's tag, or CLOSED, and leaves; it has touched nothing.
 """
 
 from collections.abc import Callable
@@ -59,20 +59,6 @@ def wait_for_job(h):
 
 
 @routine
-def _claim(line, generation, count, size):
-    """First of `size` items that are this thread's now; `count` when none is left, -1 when the step is over."""
-    while True:
-        value = atomic_load(line)
-        if value >> 32 != generation:
-            return -1
-        index = value & _INDEX_MASK
-        if index >= count:
-            return count
-        if compare_and_swap(line, value, value + size) != 0:
-            return index
-
-
-@routine
 def _wait_until_done(line, generation, count, spins):
     """Whether the phase is complete (True) or the step is over (False)."""
     turns = 0
@@ -98,14 +84,21 @@ def phase(work: Callable[..., None]) -> Callable[..., bool]:
     @routine
     def run(h, layer, thread, generation, number, count, size):
         line = h[COUNTERS] + number * LINE_BYTES
-        while True:
-            begin = _claim(line, generation, count, size)
-            if begin < 0:
-                return False
+        seen, done = generation << 32, 0
+        while seen >> 32 == generation:
+            begin = seen & _INDEX_MASK
             if begin >= count:
+                if done:
+                    atomic_add(line + 8, done)
                 return _wait_until_done(line, generation, count, h[SPINS])
-            end = min(begin + size, count)
-            work(h, layer, thread, begin, end)
-            atomic_add(line + 8, end - begin)
+            # What was seen last is a good guess of what is there: one access to a line that all threads want, not two.
+            found = compare_and_swap(line, seen, seen + size)
+            if found == seen:
+                end = min(begin + size, count)
+                work(h, layer, thread, begin, end)
+                seen, done = seen + size, done + end - begin
+            else:
+                seen = found
+        return False
 
     return run
