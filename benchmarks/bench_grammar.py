@@ -27,11 +27,11 @@ from engine.loader.fetch import SMOLLM2_135M, resolve_model
 from engine.loader.tokenizer import load_tokenizer
 from engine.outputs import SampleRequest
 from engine.runners import load_runner
-from engine.sampler import allowed_tokens
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler
 from engine.sequence import Request
 from engine.sequence import Sequence as EngineSequence
+from engine.token_masks import find_masks
 from engine.tokenizer import Tokenizer
 from engine.worker import Runner
 
@@ -120,7 +120,7 @@ def mask_ms(sequences: Sequence[EngineSequence]) -> list[float]:
     ]
     for position in range(min(len(seq.output_token_ids) for seq in sequences)):
         started = time.thread_time()
-        allowed_tokens(asked)
+        find_masks(asked)
         durations.append((time.thread_time() - started) * 1e3)
         for seq, output in zip(sequences, outputs, strict=True):
             output.append(seq.output_token_ids[position])

@@ -1,8 +1,9 @@
 """Draws with the fused step's threads: one call for all rows of a step instead of a pass in Python for each.
 
-Means what `engine.sampler` means; a row's token depends on the row and its request only. Rows under a grammar and rows whose
-logits are not finite go to the host's sampler. What a request changes in its row (biases, penalties, forbidden ids) is
-written into the row for the draw and taken back afterwards.
+Means what `engine.sampler` means; a row's token depends on the row and its request only. The mask of a row under a grammar is
+read by the draw as it is, a bit a token. Rows whose logits are not finite go to the host's sampler, and so do grammars that
+cannot go on. What a request changes in its row (biases, penalties, forbidden ids) is written into the row for the draw and
+taken back afterwards.
 """
 
 import math
@@ -15,6 +16,7 @@ import torch
 
 from engine.outputs import SampledToken, SampleRequest, TokenLogprob
 from engine.sampler import MIN_LOGPROB, Floats, Sampler, change_logits, changed_ids
+from engine.token_masks import PackedMasks
 from kernels.cpu.fused.sampling import DRAW, RANK, UNUSABLE
 
 
@@ -37,9 +39,8 @@ class FusedSampler:
 
     def sample(self, logits: torch.Tensor, requests: Sequence[SampleRequest]) -> list[SampledToken]:
         """`logits` [len(requests), vocab_size] float32 on the CPU, rows of their own; unchanged when it returns."""
-        rows = logits.numpy()
-        free = [row for row, request in enumerate(requests) if request.matcher is None]
-        tokens = self._draw(rows, requests, free) if free else {}
+        masks = PackedMasks(self._host.masks(), requests, logits.shape[1])
+        tokens = self._draw(logits.numpy(), requests, masks)
         others = [row for row in range(len(requests)) if row not in tokens]
         if others:
             drawn = self._host.sample(logits[others], [requests[row] for row in others])
@@ -47,10 +48,11 @@ class FusedSampler:
         return [tokens[row] for row in range(len(requests))]
 
     def _draw(
-        self, logits: Floats, requests: Sequence[SampleRequest], rows: Sequence[int]
+        self, logits: Floats, requests: Sequence[SampleRequest], masks: PackedMasks
     ) -> dict[int, SampledToken]:
-        """The tokens of those of `rows` whose logits are finite."""
-        records = np.array([self._record(row, requests[row]) for row in rows], DRAW)
+        """The tokens of the rows that can be drawn from."""
+        rows = [row for row in range(len(requests)) if row not in masks.failed]
+        records = np.array([self._record(row, requests[row], masks) for row in rows], DRAW)
         with changed(logits, requests, rows):
             ids = self._jobs.draw(logits, records).tolist()
         tokens = {
@@ -61,13 +63,13 @@ class FusedSampler:
             tokens.update(self._rank(logits, requests, {row: tokens[row] for row in ranked}))
         return tokens
 
-    def _record(self, row: int, request: SampleRequest) -> tuple[float, ...]:
-        params = request.params
+    def _record(self, row: int, request: SampleRequest, masks: PackedMasks) -> tuple[float, ...]:
+        params, mask = request.params, masks.address(row)
         if params.is_greedy:
-            return row, 0.0, 1.0, 0.0, -math.inf, 0, 0
+            return row, 0.0, 1.0, 0.0, -math.inf, 0, mask, 0
         floor = math.log(params.min_p) if params.min_p > 0 else -math.inf
         inverse, top_k = 1.0 / params.temperature, max(params.top_k, 0)
-        return row, self._host.uniform(request), params.top_p, inverse, floor, top_k, 0
+        return row, self._host.uniform(request), params.top_p, inverse, floor, top_k, mask, 0
 
     def _rank(
         self,

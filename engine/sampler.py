@@ -14,20 +14,18 @@ What grammars allow is worked out in a thread beside the forward pass: `prepare`
 import hashlib
 import logging
 import math
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engine.errors import GrammarError
 from engine.outputs import SampledToken, SampleRequest, TokenLogprob
 from engine.sampling_params import SamplingParams
+from engine.token_masks import Masks, MaskThread, ids_in
 
 Floats = NDArray[np.floating]
 Ints = NDArray[np.integer]
-Allowed = Mapping[int, Ints | str]
 
 FORBIDDEN_LOGIT = -1e30
 MIN_LOGPROB = -9999.0
@@ -43,29 +41,31 @@ class Sampler:
 
     def __init__(self, seed: int | None) -> None:
         self._generator = np.random.default_rng(seed)
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="grammar")
-        self._allowed: Future[Allowed] | None = None
+        self._masks = MaskThread()
 
     def prepare(self, requests: Sequence[SampleRequest]) -> None:
         """Begin to work out what the grammars of `requests` allow; `sample` of the same requests must follow."""
-        bound = [request for request in requests if request.matcher is not None]
-        self._allowed = self._pool.submit(allowed_tokens, bound) if bound else None
+        self._masks.prepare(requests)
+
+    def masks(self) -> Masks:
+        """What the grammars of the requests that were prepared for allow, when it is known."""
+        return self._masks.take()
 
     def sample(self, logits: torch.Tensor, requests: Sequence[SampleRequest]) -> list[SampledToken]:
         """`logits` [len(requests), vocab_size], any float type and device; unchanged."""
         rows = logits.detach().float().cpu().numpy()
-        allowed: Allowed = {} if self._allowed is None else self._allowed.result()
+        masks = self.masks()
         return [
-            self._sample_row(_finite(row), request, allowed.get(request.seq_id))
+            self._sample_row(_finite(row), request, masks.get(request.seq_id))
             for row, request in zip(rows, requests, strict=True)
         ]
 
     def _sample_row(
-        self, raw: Floats, request: SampleRequest, allowed: Ints | str | None
+        self, raw: Floats, request: SampleRequest, mask: bytes | str | None
     ) -> SampledToken:
-        if isinstance(allowed, str):
-            return SampledToken(-1, error=allowed)
-        token_id = self._choose(raw, request, allowed)
+        if isinstance(mask, str):
+            return SampledToken(-1, error=mask)
+        token_id = self._choose(raw, request, None if mask is None else ids_in(mask))
         params = request.params
         if params.logprobs is None and not request.num_candidates:
             return SampledToken(token_id)
@@ -88,21 +88,6 @@ class Sampler:
         if request.seed is None:
             return self._generator.random()
         return seeded_uniform(request.seed, len(request.output_token_ids))
-
-
-def allowed_tokens(requests: Sequence[SampleRequest]) -> Allowed:
-    """The ids that each request's matcher allows, ascending, or why it cannot tell; by seq_id."""
-    return {request.seq_id: _allowed_ids(request) for request in requests}
-
-
-def _allowed_ids(request: SampleRequest) -> Ints | str:
-    assert request.matcher is not None, "only what has a grammar has a mask"
-    try:
-        mask = request.matcher.allowed(request.output_token_ids)
-    except GrammarError as error:
-        return str(error)
-    bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
-    return np.flatnonzero(bits)
 
 
 def seeded_uniform(seed: int, position: int) -> float:

@@ -97,18 +97,56 @@ def test_a_row_does_not_depend_on_the_others(model: FusedModel) -> None:
     assert sampler.sample(logits, asked) == alone
 
 
-def test_rows_under_a_grammar_are_drawn_among_what_it_allows(model: FusedModel) -> None:
-    asked = [
-        replace(request(3), matcher=FixedMatcher(4, 9), seq_id=0),
-        request(3),
-        replace(request(temperature=0.0), matcher=FixedMatcher(8), seq_id=2),
-    ]
-    sampler, logits = FusedSampler(Sampler(None), model), logits_of(3)
+class ManyMatcher:
+    """Allows the same ids at every position."""
+
+    def __init__(self, allowed: np.ndarray) -> None:
+        self.mask = np.packbits(allowed, bitorder="little").tobytes()
+
+    def allowed(self, output_token_ids: Sequence[int]) -> bytes:
+        return self.mask
+
+
+def random_matcher(draw: random.Random, seed: int) -> FixedMatcher | ManyMatcher | None:
+    few = FixedMatcher(*draw.sample(range(60), draw.choice([1, 2, 20])))
+    share = draw.choice([0.01, 0.5, 1.0])
+    many = ManyMatcher(np.random.default_rng(seed).random(VOCAB) < share)
+    return draw.choice([few, many, None])
+
+
+def draw_all(
+    sampler: Sampler | FusedSampler, logits: torch.Tensor, asked: Sequence[SampleRequest]
+) -> list[SampledToken]:
     sampler.prepare(asked)
-    tokens = [token.token_id for token in sampler.sample(logits, asked)]
-    assert tokens[0] in (4, 9)
-    assert tokens[1] == Sampler(None).sample(logits[1:2], asked[1:2])[0].token_id
-    assert tokens[2] == 8
+    return sampler.sample(logits, asked)
+
+
+def test_draws_under_grammars_are_those_of_the_host(model: FusedModel) -> None:
+    draw = random.Random(3)
+    asked = [
+        replace(random_request(draw, seed), seq_id=seed, matcher=random_matcher(draw, seed))
+        for seed in range(400)
+    ]
+    logits = logits_of(len(asked))
+    before = logits.clone()
+    expected = draw_all(Sampler(None), logits, asked)
+    assert_same(draw_all(FusedSampler(Sampler(None), model), logits, asked), expected)
+    assert torch.equal(logits, before), "what a mask hides is still there"
+
+
+def test_no_row_under_a_grammar_that_goes_on_is_left_to_the_host(model: FusedModel) -> None:
+    class Host(Sampler):
+        def sample(self, logits: torch.Tensor, requests: Sequence[SampleRequest]) -> Any:
+            assert [r.seq_id for r in requests] == [2], "drawn row by row"
+            return super().sample(logits, requests)
+
+    matchers = (FixedMatcher(4, 9), None, FixedMatcher(), FixedMatcher(8))
+    asked = [replace(request(3), matcher=m, seq_id=i) for i, m in enumerate(matchers)]
+    tokens = draw_all(FusedSampler(Host(None), model), logits_of(4), asked)
+    assert tokens[0].token_id in (4, 9)
+    assert tokens[1] == Sampler(None).sample(logits_of(4)[1:2], asked[1:2])[0]
+    assert (tokens[2].token_id, tokens[2].error) == (-1, "no way on")
+    assert tokens[3].token_id == 8
 
 
 def test_logits_that_are_not_finite_end_in_the_log(

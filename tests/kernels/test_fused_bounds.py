@@ -51,6 +51,8 @@ def test_draws_and_ranks_stay_in_their_memory(pages: GuardedPages, num_columns: 
     draws["row"], draws["uniform"], draws["floor"] = range(9), np.arange(9) / 9, -np.inf
     draws["inverse_temperature"] = np.arange(9) % 3
     draws["top_p"], draws["top_k"] = 1 - np.arange(9) % 2 * 0.2, [0, 0, 0, 2, 50, 0, 1, 0, 300]
+    masks = pages.copy(np.full((9, -(-num_columns // 16) * 2), 0xFF, np.uint8))
+    draws["mask"][4:] = masks.ctypes.data + masks.shape[1] * np.arange(4, 9)
     drawn = fused.draw(logits, draws)
     assert ((drawn >= 0) & (drawn < num_columns)).all()
     ranks, top = pages.copy(np.zeros(9, RANK)), pages.copy(np.zeros((9, num_columns), np.int32))

@@ -29,10 +29,10 @@ def fused() -> Iterator[FusedModel]:
 
 
 def record(
-    *, row=0, uniform=0.5, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0
+    *, row=0, uniform=0.5, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, mask=0
 ) -> tuple[float, ...]:
     floor = np.log(min_p) if min_p > 0 else NO_FLOOR
-    return row, uniform, top_p, 1 / temperature if temperature else 0.0, floor, top_k, 0
+    return row, uniform, top_p, 1 / temperature if temperature else 0.0, floor, top_k, mask, 0
 
 
 def draw(fused: FusedModel, logits: np.ndarray, *records: tuple[float, ...]) -> list[int]:
@@ -91,6 +91,64 @@ def test_draws_are_those_of_sorting(fused, logits, temperature, top_p, top_k, mi
         low, high = np.searchsorted(ends, [u - 1e-5, u + 1e-5], side="right")
         assert low <= column <= high
         assert column in kept
+
+
+def packed(allowed: np.ndarray) -> np.ndarray:
+    """Bits of columns, as a mask has them; set behind the last column, where nobody may look."""
+    padded = np.ones(-(-allowed.size // 16) * 16, bool)
+    padded[: allowed.size] = allowed
+    return np.packbits(padded, bitorder="little")
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    logits=logits_of,
+    temperature=st.sampled_from([0.0, 0.01, 0.8, 2.0]),
+    top_p=st.sampled_from([0.0, 0.5, 0.95, 1.0]),
+    top_k=st.sampled_from([0, 0, 1, 5, 50, 2**31]),
+    min_p=st.sampled_from([0.0, 0.0, 0.02]),
+    density=st.sampled_from([0.0, 0.002, 0.3, 1.0]),
+    seed=st.integers(0, 2**32),
+)
+def test_columns_that_a_mask_lacks_are_not_there(
+    fused, logits, temperature, top_p, top_k, min_p, density, seed
+) -> None:
+    rng = np.random.default_rng(seed)
+    allowed = rng.random(logits.shape[1]) < density
+    allowed[rng.integers(allowed.size)] = True
+    ids, bits = np.flatnonzero(allowed), packed(allowed)
+    options = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p}
+    uniform = rng.random(16)
+    masked = [record(row=1, uniform=u, mask=bits.ctypes.data, **options) for u in uniform]
+    drawn = draw(fused, logits, *masked)
+    alone = np.ascontiguousarray(logits[1:, ids])
+    if temperature == 0:
+        assert drawn == [ids[alone.argmax()]] * 16
+        return
+    ends, kept = intervals(alone[0], temperature, top_p, top_k, min_p)
+    for u, column in zip(uniform, drawn, strict=True):
+        low, high = np.searchsorted(ends, [u - 1e-5, u + 1e-5], side="right")
+        place = int(np.searchsorted(ids, column))
+        assert ids[place] == column
+        assert low <= place <= high
+        assert place in kept
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_mask_hides_neither_what_is_not_finite_nor_that_nothing_is_left(
+    fused: FusedModel, temperature: float
+) -> None:
+    logits = np.zeros((2, 600), np.float32)
+    logits[1, 599] = np.nan
+    few, none = packed(np.arange(600) == 7), packed(np.zeros(600, bool))
+    drawn = draw(
+        fused,
+        logits,
+        record(temperature=temperature, mask=few.ctypes.data),
+        record(temperature=temperature, mask=none.ctypes.data),
+        record(row=1, temperature=temperature, mask=few.ctypes.data),
+    )
+    assert drawn == [7, UNUSABLE, UNUSABLE]
 
 
 @pytest.mark.parametrize("size", [1, 255, 256, 300, VOCAB])

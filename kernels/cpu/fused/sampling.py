@@ -1,11 +1,12 @@
 """Draws a token from a row of logits, and ranks one in it, without sorting or copying the row.
 
-    record of a draw: row i64, uniform f64, top_p f64, inverse temperature f32 (0: the best token), floor f32, top_k i64, token i64
+    record of a draw: row i64, uniform f64, top_p f64, inverse temperature f32 (0: the best token), floor f32, top_k i64, mask i64, token i64
     record of a rank: row i64, token i64, num_top i64, top i64 (address, i32 [num_top]), rank i64, largest f64, mass f64
 
 Meaning and order are those of `engine.sampler`: a floor for the score and the top_k best (with ties) are lower bounds, then the
 fewest best that reach `top_p` of what is left, then the token where the running mass passes `uniform` of the rest, in order of
-columns. Equal scores rank by column.
+columns. Equal scores rank by column. A mask is the address of a bit for each column, lowest first, up to a multiple of 16: columns
+whose bit is 0 are not there. They are LOWEST in a copy of the row, where their scores stay under NO_SCORE and their weights are 0.
 
 What a row keeps is found through the maxima of its tiles: the k-th largest of them is a bound that at least k columns reach, and
 columns below log((1 - top_p) * mass / columns) weigh less than 1 - top_p of the mass together, so they are not in the
@@ -29,13 +30,14 @@ from kernels.cpu.fused.sampling_kernels import (
     LOWEST,
     TILE,
     count_better,
+    keep_allowed,
     tile_masses,
     tile_maxima,
     weigh_scores,
 )
 
 DRAW = np.dtype(
-    [("row", "i8"), ("uniform", "f8"), ("top_p", "f8"), ("inverse_temperature", "f4"), ("floor", "f4"), ("top_k", "i8"), ("token", "i8")]
+    [("row", "i8"), ("uniform", "f8"), ("top_p", "f8"), ("inverse_temperature", "f4"), ("floor", "f4"), ("top_k", "i8"), ("mask", "i8"), ("token", "i8")]
 )  # fmt: skip
 RANK = np.dtype(
     [("row", "i8"), ("token", "i8"), ("num_top", "i8"), ("top", "i8"), ("rank", "i8"), ("largest", "f8"), ("mass", "f8")]
@@ -44,16 +46,19 @@ DRAW_BYTES, RANK_BYTES = DRAW.itemsize, RANK.itemsize
 FEW, NUM_BINS = 1024, 512
 """Candidates that are selected from without looking at bins first, and those bins."""
 UNUSABLE = -1
-"""The token of a row with logits that are not finite."""
-_D_UNIFORM, _D_TOP_P, _D_INVERSE, _D_FLOOR, _D_TOP_K, _D_TOKEN = 8, 16, 24, 28, 32, 40
+"""The token of a row with logits that are not finite, or without columns."""
+NO_SCORE = np.float32(-1e38)
+"""Under the score of every column that is there."""
+_LOWEST_LOGIT = np.float32(LOWEST)
+_D_UNIFORM, _D_TOP_P, _D_INVERSE, _D_FLOOR, _D_TOP_K, _D_MASK, _D_TOKEN = 8, 16, 24, 28, 32, 40, 48
 _R_TOKEN, _R_NUM_TOP, _R_TOP, _R_RANK, _R_LARGEST = 8, 16, 24, 32, 40
 _ALIGNED = 64
 
 
 def scratch_bytes(num_columns: int) -> int:
-    """Memory of a thread: maxima and masses of tiles, then columns, scores, weights, and room to select in."""
+    """Memory of a thread: maxima and masses of tiles, then columns, scores, weights, room to select in, and what a mask keeps."""
     tiles, columns = _tile_bytes.py_func(num_columns), _column_bytes.py_func(num_columns)
-    return 2 * tiles + 5 * columns
+    return 2 * tiles + 6 * columns
 
 
 @routine
@@ -84,6 +89,11 @@ def _doubles(address, count):
 @routine
 def draw_token(row, num_columns, record, scratch):
     """Writes the token of one record."""
+    mask = load_i64(record + _D_MASK)
+    if mask:
+        kept = _arrays(num_columns, scratch) + 5 * _column_bytes(num_columns)
+        keep_allowed(row, num_columns, mask, kept)
+        row = kept
     store_i64(record + _D_TOKEN, _drawn(row, num_columns, record, scratch))
 
 
@@ -93,11 +103,13 @@ def _drawn(row, num_columns, record, scratch):
     if not _find_maxima(row, num_columns, tiles, scratch):
         return UNUSABLE
     best = _largest(scratch, tiles)
+    if best == _LOWEST_LOGIT:
+        return UNUSABLE
     inverse, top_p = load_f32(record + _D_INVERSE), load_f64(record + _D_TOP_P)
     if inverse == 0:
         return _first_with(row, num_columns, scratch, best)
-    floor, top_k = load_f32(record + _D_FLOOR), load_i64(record + _D_TOP_K)
-    is_bounded = floor > LOWEST or 0 < top_k < num_columns
+    floor, top_k = max(load_f32(record + _D_FLOOR), NO_SCORE), load_i64(record + _D_TOP_K)
+    is_bounded = floor > NO_SCORE or 0 < top_k < num_columns
     uniform = load_f64(record + _D_UNIFORM)
     if is_bounded:
         count = _collect_bounded(row, num_columns, scratch, best, inverse, floor, top_k)

@@ -7,6 +7,8 @@ behind the last column is read; columns of the last tile that are not there coun
 from kernels.cpu.fused.ir_tools import (
     F32,
     F32X16,
+    I1,
+    I16,
     I32,
     I32X16,
     I64,
@@ -15,6 +17,7 @@ from kernels.cpu.fused.ir_tools import (
     counted_loop,
     element,
     filled,
+    fma,
     i64,
     kernel,
     load,
@@ -25,10 +28,12 @@ from kernels.cpu.fused.ir_tools import (
     splat,
     store,
     sum_lanes,
+    vector,
 )
 
 TILE = 256
 LOWEST = -3e38
+_BITS = vector(I1)
 _VECTORS = TILE // LANES
 
 
@@ -37,6 +42,20 @@ def _columns(b, row, first, num_columns, otherwise):
     lane = b.add(I32X16(list(range(LANES))), splat(b, b.trunc(first, I32)))
     mask = b.icmp_signed("<", lane, splat(b, b.trunc(num_columns, I32)))
     return masked_load_f32(b, element(b, row, first, 4), mask, filled(otherwise)), mask
+
+
+@kernel
+def keep_allowed(b, row, num_columns, mask, kept):
+    """kept f32: logits whose bit of `mask` (column 0 lowest) is set, and LOWEST, or NaN for one that is not finite.
+
+    A multiple of 16 columns is written, and as many bits are read.
+    """
+    num_vectors = b.sdiv(b.add(num_columns, i64(LANES - 1)), i64(LANES))
+    with counted_loop(b, num_vectors) as index:
+        values, _ = _columns(b, row, b.mul(index, i64(LANES)), num_columns, LOWEST)
+        is_allowed = b.bitcast(load(b, I16, element(b, mask, index, 2)), _BITS)
+        others = fma(b, values, filled(0.0), filled(LOWEST))
+        store(b, b.select(is_allowed, values, others), element(b, kept, index, 64))
 
 
 @kernel
