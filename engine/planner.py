@@ -8,7 +8,7 @@ The rules, in order, each step:
    always comes to its end. Victims hold nothing and are recomputed later.
 2. Running sequences with more to compute, and waiting ones that fit (`Intake`), share what is left of the token budget
    (`share_budget`): half goes to those with the least to compute, the rest by rank. So a short prompt never waits for
-   all of a long one, and the first never starves.
+   all of a long one, and the first never starves. Of prompts whose tokens are judged, little is computed beside others.
    Room that is left takes their drafts: tokens that they may go on with.
 3. The beams of a search compute their last token in one step. They are preempted together.
 4. A running sequence whose chunk finds no block sits the step out; if nothing at all could run, a victim is preempted.
@@ -25,6 +25,7 @@ from engine.drafts import Drafter
 from engine.intake import Intake
 from engine.kv_cache_manager import KVCacheManager
 from engine.outputs import BlockCopy, SampleRequest, ScheduledSequence, SchedulerOutput
+from engine.prompt_scores import limit_judged
 from engine.reports import Tally
 from engine.roster import Roster, rank
 from engine.sequence import Sequence, SequenceStatus
@@ -145,7 +146,9 @@ class Planner:
             seq: seq.num_ready_tokens for seq in prefills if seq.num_ready_tokens > 1
         }
         prefills = sorted(wants, key=rank)
-        grants = share_budget([wants[seq] for seq in prefills], step.budget)
+        judged = [seq.request.is_being_judged for seq in prefills]
+        limited = limit_judged([wants[seq] for seq in prefills], judged, bool(step.scheduled))
+        grants = share_budget(limited, step.budget)
         for seq, grant in zip(prefills, grants, strict=True):
             if grant:
                 self._schedule_chunk(seq, grant, step)

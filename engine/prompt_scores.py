@@ -2,11 +2,27 @@
 
 A step judges the tokens that follow those it computes. So every token of the prompt has to be computed, whatever the
 prefix cache has, until all are judged; after that the request is like any other.
+
+Judging a token costs about twice what computing one does, so beside others a step judges few.
 """
 
 from collections.abc import Sequence
 
 from engine.outputs import ScoredToken, ScoreRequest
+
+MAX_JUDGED_BESIDE_OTHERS = 32
+"""Tokens that a step judges at most if it also computes others: a neighbour's token then comes about 15 ms later on two cores, not 250."""
+
+
+def limit_judged(wants: Sequence[int], is_judged: Sequence[bool], has_others: bool) -> list[int]:
+    """What is left of the numbers of tokens that sequences want to compute, best in rank first, where a step serves others too."""
+    if all(is_judged) and not has_others:
+        return list(wants)
+    room, limited = MAX_JUDGED_BESIDE_OTHERS, []
+    for want, judged in zip(wants, is_judged, strict=True):
+        limited.append(min(want, room) if judged else want)
+        room -= limited[-1] if judged else 0
+    return limited
 
 
 class PromptScores:
@@ -15,6 +31,7 @@ class PromptScores:
     def __init__(self, prompt_token_ids: Sequence[int], num_top: int) -> None:
         self._prompt_token_ids, self._num_top = prompt_token_ids, num_top
         self._scores: list[ScoredToken] = []
+        self._num_ever = 0
         self._is_told = False
 
     @property
@@ -30,10 +47,16 @@ class PromptScores:
             return None
         return ScoreRequest(token_ids, self._num_top)
 
-    def add(self, start_position: int, scores: Sequence[ScoredToken]) -> None:
-        """Take in what such a step judged; it replaces what was judged from there on, before a preemption."""
+    def add(self, start_position: int, scores: Sequence[ScoredToken]) -> bool:
+        """Take in what such a step judged; it replaces what was judged from there on, before a preemption.
+
+        Whether more are judged now than ever before.
+        """
         assert start_position <= len(self._scores), "tokens of the prompt were left out"
         self._scores[start_position:] = scores
+        is_further = len(self._scores) > self._num_ever
+        self._num_ever = max(self._num_ever, len(self._scores))
+        return is_further
 
     def tell(self) -> tuple[ScoredToken, ...] | None:
         """All of them, once, as soon as they are complete."""

@@ -151,7 +151,7 @@ class Scheduler:
         for entry in plan.scheduled:
             seq = self._roster.holder(entry.seq_id)
             if seq is not None:
-                outputs += _take_scores(seq, entry, output)
+                outputs += self._take_scores(seq, entry, output)
                 outputs += self._advance(seq, entry, output, now)
         self._plan = None
         self._roster.forget_heirs()
@@ -162,6 +162,22 @@ class Scheduler:
         return outputs
 
     # --- what a step did to a sequence -----------------------------------------------------------
+
+    def _take_scores(
+        self, seq: Sequence, entry: ScheduledSequence, output: ModelRunnerOutput
+    ) -> list[StepOutput]:
+        """What the step says about tokens of the prompt, when that makes it complete."""
+        scores, request = seq.request.scores, seq.request
+        if scores is None:
+            return []
+        if entry.score is not None and scores.add(
+            entry.start_position, output.scores[entry.seq_id]
+        ):
+            self._watchdog.note_draw()
+        told = scores.tell()
+        if told is None:
+            return []
+        return [StepOutput(request.request_id, seq.seq_id, _open_index(seq), prompt_scores=told)]
 
     def _advance(
         self, seq: Sequence, entry: ScheduledSequence, output: ModelRunnerOutput, now: float
@@ -432,21 +448,6 @@ def _step_output(
     return StepOutput(
         seq.request.request_id, seq.seq_id, seq.index, sampled, end=end, embedding=embedding
     )
-
-
-def _take_scores(
-    seq: Sequence, entry: ScheduledSequence, output: ModelRunnerOutput
-) -> list[StepOutput]:
-    """What the step says about tokens of the prompt, when that makes it complete."""
-    scores = seq.request.scores
-    if scores is None:
-        return []
-    if entry.score is not None:
-        scores.add(entry.start_position, output.scores[entry.seq_id])
-    told = scores.tell()
-    if told is None:
-        return []
-    return [StepOutput(seq.request.request_id, seq.seq_id, _open_index(seq), prompt_scores=told)]
 
 
 def _progress(seq: Sequence) -> StepOutput:

@@ -73,8 +73,12 @@ class Request:
     @property
     def needs_every_token(self) -> bool:
         """Whether something is wanted of each token of its prompt that the prefix cache, which has keys and values, cannot give."""
-        is_judged = self.scores is None or self.scores.is_complete
-        return self.state_sum is not None or not is_judged
+        return self.state_sum is not None or self.is_being_judged
+
+    @property
+    def is_being_judged(self) -> bool:
+        """Whether log-probabilities of its prompt are still wanted."""
+        return self.scores is not None and not self.scores.is_complete
 
     def count_blocks(self) -> int:
         """How many blocks its sequences hold; what they share counts once."""

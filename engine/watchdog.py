@@ -1,7 +1,7 @@
 """Notices work that is pending while nothing comes of it, says so once, and names the sequence to end.
 
 Two signs. An empty plan with a queue: nothing runs, so what the head of the queue lacks will never be freed. And too many
-steps in a row without a token drawn or a sequence ended: while nobody draws, at least half of the token budget goes to
+steps in a row without a token drawn or judged or a sequence ended: while nobody draws, at least half of the token budget goes to
 the first of those that run, which is never preempted while others run. So after `max_idle_steps` (twice the steps that the
 longest context takes at that rate, and SLACK) the rules of planning have failed.
 """
@@ -36,7 +36,7 @@ class Watchdog:
             self.note_draw()
 
     def note_draw(self) -> None:
-        """A token has been drawn, or a search has come forward."""
+        """A token has been drawn, or one of a prompt judged for the first time, or a search has come forward."""
         self._num_idle_steps, self._is_silent = 0, False
 
     def note_end(self) -> None:

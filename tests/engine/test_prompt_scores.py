@@ -9,12 +9,13 @@ from engine.outputs import (
     FinishReason,
     PrefillProgress,
     PromptLogprobs,
+    SchedulerOutput,
     ScoredToken,
     ScoreRequest,
     TextDelta,
     TokenLogprob,
 )
-from engine.prompt_scores import PromptScores
+from engine.prompt_scores import MAX_JUDGED_BESIDE_OTHERS, PromptScores, limit_judged
 from engine.sampling_params import SamplingParams
 from tests.engine.test_async_engine import assert_aborted, read, running
 from tests.fakes import Harness, expected_scores
@@ -40,10 +41,10 @@ def test_a_step_judges_what_follows_the_tokens_it_computes() -> None:
 
 def test_what_is_computed_again_is_judged_again() -> None:
     scores = PromptScores([10, 11, 12, 13], 0)
-    scores.add(0, [score(1), score(2)])
+    assert scores.add(0, [score(1), score(2)])
     assert not scores.is_complete
-    scores.add(0, [score(11)])
-    scores.add(1, [score(12), score(13)])
+    assert not scores.add(0, [score(11)]), "no further than before"
+    assert scores.add(1, [score(12), score(13)])
     assert scores.is_complete
     assert scores.request(0, 4) is None
     assert scores.tell() == (score(11), score(12), score(13))
@@ -198,3 +199,40 @@ async def test_an_abort_half_way_tells_nothing() -> None:
         assert_aborted(events)
         assert not any(isinstance(event, PromptLogprobs) for event in events)
         assert rig.live_blocks() == 0
+
+
+# --- beside others -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wants", "is_judged", "has_others", "expected"),
+    [
+        ([500, 40], [True, True], False, [500, 40]),
+        ([500, 40], [True, True], True, [MAX_JUDGED_BESIDE_OTHERS, 0]),
+        ([10, 500], [True, True], True, [10, MAX_JUDGED_BESIDE_OTHERS - 10]),
+        ([500, 400], [True, False], False, [MAX_JUDGED_BESIDE_OTHERS, 400]),
+        ([400], [False], True, [400]),
+    ],
+)
+def test_few_tokens_are_judged_beside_others(
+    wants: list[int], is_judged: list[bool], has_others: bool, expected: list[int]
+) -> None:
+    assert limit_judged(wants, is_judged, has_others) == expected
+
+
+def test_no_step_of_a_neighbour_judges_many_tokens() -> None:
+    engine = Harness(max_num_batched_tokens=128, num_blocks=200)
+    judged = [engine.add(prompt(length), prompt_logprobs=0) for length in (300, 100)]
+    first = engine.step()
+    assert num_judged(first) == 128, "alone they have the step"
+    engine.add(prompt(120, 70), max_tokens=100)
+    while len(engine.scores) < 2:
+        plan = engine.step()
+        assert 0 < num_judged(plan) <= MAX_JUDGED_BESIDE_OTHERS
+        assert any(run.score is None for run in plan.scheduled), "the neighbour is in every step"
+    for request in judged:
+        assert engine.scores[request.request_id] == expected_scores(request.prompt_token_ids, 0)
+
+
+def num_judged(plan: SchedulerOutput) -> int:
+    return sum(len(run.score.token_ids) for run in plan.scheduled if run.score is not None)

@@ -79,6 +79,23 @@ def test_alarm_is_logged_again_after_progress(caplog: pytest.LogCaptureFixture) 
     assert len(caplog.records) == 2
 
 
+def test_what_is_judged_for_the_first_time_is_progress() -> None:
+    engine = Harness(max_num_batched_tokens=8, num_blocks=40)
+    engine.scheduler._watchdog.max_idle_steps = 10
+    engine.add(prompt(120), max_tokens=1, prompt_logprobs=0)
+    engine.run()
+    assert engine.ends[0, 0].reason is FinishReason.LENGTH
+
+
+def test_what_is_judged_again_is_no_progress() -> None:
+    engine = Harness(max_num_batched_tokens=8, max_model_len=48, enable_prefix_caching=False)
+    engine.add(prompt(20), prompt_logprobs=0)
+    for _ in range(SLACK + 26):
+        assert not engine.ends
+        step_with_lost_progress(engine)
+    assert engine.ends[0, 0].reason is FinishReason.ERROR
+
+
 def test_an_end_is_progress() -> None:
     engine = spinning()
     for _ in range(SLACK + 20):
