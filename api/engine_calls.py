@@ -76,6 +76,10 @@ async def _let_go(context: ApiContext, streams: list[Stream]) -> None:
 
 async def _merge(streams: list[Stream]) -> AsyncGenerator[tuple[int, EngineEvent], None]:
     """The events of all streams as they come, each with its stream's number."""
+    if len(streams) == 1:
+        async for event in streams[0]:
+            yield 0, event
+        return
     queue: asyncio.Queue[tuple[int, EngineEvent | Exception | None]] = asyncio.Queue(MERGE_QUEUE)
 
     async def pump(number: int, stream: Stream) -> None:

@@ -154,7 +154,7 @@ def parse_frame(text: str) -> AnyFrame | BadFrame:
 def frame_text(kind: str, fields: dict[str, Any], request_id: RequestId = None) -> str:
     """A server frame as JSON text; `request_id` is left out when there is none."""
     echo = {} if request_id is None else {"request_id": request_id}
-    return json.dumps({"type": kind, **echo, **fields}, ensure_ascii=False, separators=(",", ":"))
+    return pydantic_core.to_json({"type": kind, **echo, **fields}).decode()
 
 
 def error_fields(error: Exception) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 The client's going away ends them, in both modes and from every state (`api.engine_calls`). Nothing is submitted before the
 response runs, so nothing can be left behind. Headers go out with the first event, so everything that can be known before
-is an ordinary error response.
+is an ordinary error response. An event whose follower comes in the same step goes out with it.
 """
 
 import logging
@@ -20,13 +20,14 @@ from api.context import ApiContext
 from api.engine_calls import failure_of, running_together, unless_disconnected
 from api.errors import as_api_error, error_object
 from api.openai_documents import Choice, Head, Shape, total_usage, usage_so_far
-from api.sse import end_stream, send_data, send_text, start_stream
+from api.sse import DONE, as_event, end_stream, send_events, start_stream
 from chat.ports import Stream
 from engine.errors import RequestError
 from engine.outputs import (
     CandidateFinished,
     EngineEvent,
     FinishReason,
+    PrefillProgress,
     PromptLogprobs,
     TextDelta,
 )
@@ -97,33 +98,40 @@ class GenerationResponse(Response):
             try:
                 async for choice, event in events:
                     _take_in(choice, event)
+                    if not started and self._has_follower(event):
+                        continue
+                    opening = [] if started else self._opening()
                     if not started:
                         started = True
-                        await self._send_opening(send)
-                    await self._send_event(send, choice, event)
-                if self._job.usage_chunks != "none":
-                    await send_data(send, self._chunk([], self._usage()))
-                await send_text(send, "[DONE]")
+                        await start_stream(send)
+                    await send_events(send, *opening, *self._chunks(choice, event))
+                usage = self._job.usage_chunks != "none"
+                last = [as_event(self._chunk([], self._usage()))] if usage else []
+                await send_events(send, *last, DONE)
             except Exception as error:
                 if not started:
                     raise
                 logger.error("a stream failed", exc_info=error)
                 known = as_api_error(error)
                 document = error_object(known.status, known.message, known.param, known.code)
-                await send_data(send, document)
+                await send_events(send, as_event(document))
         await end_stream(send)
 
-    async def _send_opening(self, send: Send) -> None:
-        """Headers, and what comes before the text, unless that is yet to be judged."""
-        await start_stream(send)
-        if self._job.params.prompt_logprobs is not None:
-            return
-        for choice in self._choices:
-            fields = self._job.shape.opening(choice)
-            if fields is not None:
-                await send_data(send, self._chunk([{"index": choice.index, **fields, **_OPEN}]))
+    def _has_follower(self, event: EngineEvent) -> bool:
+        """Whether the same step has more to tell: one that ends a prompt draws a token, which a beam search keeps to itself."""
+        is_whole = isinstance(event, PrefillProgress) and (
+            event.computed_tokens == event.prompt_tokens
+        )
+        return is_whole and self._job.params.beams is None
 
-    async def _send_event(self, send: Send, choice: Choice, event: EngineEvent) -> None:
+    def _opening(self) -> list[bytes]:
+        """What comes before the text, unless that is yet to be judged."""
+        if self._job.params.prompt_logprobs is not None:
+            return []
+        openings = ((choice, self._job.shape.opening(choice)) for choice in self._choices)
+        return [self._event(c, fields | _OPEN) for c, fields in openings if fields is not None]
+
+    def _chunks(self, choice: Choice, event: EngineEvent) -> list[bytes]:
         shape, with_logprobs = self._job.shape, self._job.with_logprobs
         match event:
             case TextDelta() if event.text or (event.logprobs and with_logprobs):
@@ -134,9 +142,11 @@ class GenerationResponse(Response):
                 *chunks, last = shape.closings(choice)
                 chunks = [fields | _OPEN for fields in chunks] + [choice.ending() | last]
             case _:
-                return
-        for fields in chunks:
-            await send_data(send, self._chunk([{"index": choice.index, **fields}]))
+                chunks = []
+        return [self._event(choice, fields) for fields in chunks]
+
+    def _event(self, choice: Choice, fields: dict[str, Any]) -> bytes:
+        return as_event(self._chunk([{"index": choice.index, **fields}]))
 
     def _chunk(
         self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None

@@ -20,7 +20,7 @@ from api.responses_documents import ResponseDocument
 from api.responses_items import Event
 from api.responses_schema import ResponsesBody
 from api.responses_tools import flat_paths, read_flat_tool_use
-from api.sse import end_stream, send_data, start_stream
+from api.sse import as_event, end_stream, send_events, start_stream
 from api.text_limit import check_length
 from api.tools import ToolUse
 from chat.ports import Stream
@@ -111,10 +111,12 @@ class ResponseAnswer(Response):
         await end_stream(send)
 
     async def _send_all(self, send: Send, events: Iterable[Event]) -> None:
+        numbered = []
         for event in events:
-            numbered = event | {"sequence_number": self._number}
+            document = event | {"sequence_number": self._number}
             self._number += 1
-            await send_data(send, numbered, event["type"])
+            numbered.append(as_event(document, event["type"]))
+        await send_events(send, *numbered)
 
     def _submit(self) -> Stream:
         try:

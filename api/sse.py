@@ -1,9 +1,21 @@
-"""Server-sent events, written by hand so that the headers go out with the first of them."""
+"""Server-sent events, written by hand so that the headers go out with the first of them.
 
-import json
+What belongs together goes out together: each body is a system call here and a wake-up at the client.
+"""
+
 from typing import Any
 
+from pydantic_core import to_json
 from starlette.types import Send
+
+DONE = b"data: [DONE]\n\n"
+"""The last event of OpenAI's streams."""
+
+
+def as_event(document: dict[str, Any], name: str | None = None) -> bytes:
+    """An event with a JSON document; `name` is its type, if events are named."""
+    head = b"" if name is None else b"event: %b\n" % name.encode()
+    return b"%bdata: %b\n\n" % (head, to_json(document))
 
 
 async def start_stream(send: Send) -> None:
@@ -12,16 +24,10 @@ async def start_stream(send: Send) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": headers})
 
 
-async def send_data(send: Send, document: dict[str, Any], name: str | None = None) -> None:
-    """One event with a JSON document; `name` is its type, if events are named."""
-    await send_text(send, json.dumps(document, ensure_ascii=False, separators=(",", ":")), name)
-
-
-async def send_text(send: Send, data: str, name: str | None = None) -> None:
-    """One event with a line of text."""
-    head = "" if name is None else f"event: {name}\n"
-    body = f"{head}data: {data}\n\n".encode()
-    await send({"type": "http.response.body", "body": body, "more_body": True})
+async def send_events(send: Send, *events: bytes) -> None:
+    """Events in order, if there are any."""
+    if events:
+        await send({"type": "http.response.body", "body": b"".join(events), "more_body": True})
 
 
 async def end_stream(send: Send) -> None:
