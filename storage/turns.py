@@ -21,25 +21,57 @@ _TICK = timedelta(microseconds=1)
 
 async def add_turn(session: AsyncSession, turn: NewTurn) -> StoredTurn:
     """Store a turn; the head moves to its first answer. Raises MissingRowError."""
-    conversation = await _conversation_for(session, turn)
+    if turn.conversation_id is None:
+        return await _add_first_turn(session, turn)
+    conversation = await _open_conversation(session, turn.conversation_id)
     now = await next_time(session, conversation.id)
+    rows, stored = _rows(turn, conversation.id, now)
+    await _insert(session, rows)
+    conversation.open_generation_id = _opened_by(turn)
+    conversation.updated_at = now
+    await move_head(session, conversation, stored.answer_ids[0])
+    return stored
+
+
+async def _add_first_turn(session: AsyncSession, turn: NewTurn) -> StoredTurn:
+    """Nothing is there yet that would have to be looked up: two statements, as the first token waits for them."""
+    conversation = new_conversation(turn.title, turn.system_prompt)
+    rows, stored = _rows(turn, conversation.id, conversation.created_at)
+    conversation.open_generation_id = _opened_by(turn)
+    conversation.head_id = stored.answer_ids[0]
+    session.add(conversation)
+    await session.flush()
+    await _insert(session, rows)
+    return stored
+
+
+async def _insert(session: AsyncSession, rows: list[dict[str, Any]]) -> None:
+    """In one statement: without `render_nulls` there is one for each set of columns that are not null."""
+    await session.execute(insert(Message), rows, execution_options={"render_nulls": True})
+
+
+def _opened_by(turn: NewTurn) -> str | None:
+    return turn.generation_id if len(turn.answers) > 1 else None
+
+
+def _rows(
+    turn: NewTurn, conversation_id: str, now: datetime
+) -> tuple[list[dict[str, Any]], StoredTurn]:
+    """The messages of a turn; the user's points to its first answer as the one last viewed."""
+    answer_ids = tuple(new_id() for _ in turn.answers)
     rows: list[dict[str, Any]] = []
     parent_id = turn.parent_id
     if turn.content is not None:
-        rows.append(_user_row(turn, conversation.id, now))
+        rows.append(_user_row(turn, conversation_id, answer_ids[0], now))
         parent_id = rows[0]["id"]
     if parent_id is None:
         raise MissingRowError("a turn without content needs the message it answers")
-    answers = [
-        _answer_row(turn, conversation.id, parent_id, index, now + (index + 1) * _TICK)
-        for index in range(len(turn.answers))
-    ]
-    await session.execute(insert(Message), rows + answers)
-    answer_ids = tuple(row["id"] for row in answers)
-    conversation.open_generation_id = turn.generation_id if len(answers) > 1 else None
-    conversation.updated_at = now
-    await move_head(session, conversation, answer_ids[0])
-    return StoredTurn(conversation.id, parent_id, answer_ids)
+    rows += (
+        _answer_row(turn, conversation_id, parent_id, index, now + (index + 1) * _TICK)
+        | {"id": answer_id}
+        for index, answer_id in enumerate(answer_ids)
+    )
+    return rows, StoredTurn(conversation_id, parent_id, answer_ids)
 
 
 async def move_head(session: AsyncSession, conversation: Conversation, message_id: str) -> None:
@@ -101,23 +133,21 @@ def new_conversation(title: str, system_prompt: str | None = None) -> Conversati
     )
 
 
-async def _conversation_for(session: AsyncSession, turn: NewTurn) -> Conversation:
-    if turn.conversation_id is None:
-        conversation = new_conversation(turn.title, turn.system_prompt)
-        session.add(conversation)
-        await session.flush()
-        return conversation
-    conversation = await session.get(Conversation, turn.conversation_id, with_for_update=True)
+async def _open_conversation(session: AsyncSession, conversation_id: str) -> Conversation:
+    conversation = await session.get(Conversation, conversation_id, with_for_update=True)
     if conversation is None or conversation.deleted_at is not None:
-        raise MissingRowError(f"conversation {turn.conversation_id} is gone")
+        raise MissingRowError(f"conversation {conversation_id} is gone")
     return conversation
 
 
-def _user_row(turn: NewTurn, conversation_id: str, now: datetime) -> dict[str, Any]:
+def _user_row(
+    turn: NewTurn, conversation_id: str, first_answer_id: str, now: datetime
+) -> dict[str, Any]:
     return {
         "id": new_id(),
         "conversation_id": conversation_id,
         "parent_id": turn.parent_id,
+        "last_viewed_child_id": first_answer_id,
         "role": "user",
         "content": turn.content,
         "token_ids": None,
@@ -136,9 +166,9 @@ def _answer_row(
     turn: NewTurn, conversation_id: str, parent_id: str, index: int, now: datetime
 ) -> dict[str, Any]:
     return {
-        "id": new_id(),
         "conversation_id": conversation_id,
         "parent_id": parent_id,
+        "last_viewed_child_id": None,
         "role": "assistant",
         "content": turn.beginning.content,
         "token_ids": turn.beginning.token_ids,

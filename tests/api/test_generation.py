@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 
+from api.access import Access
+from api.generation import GenerationResponse, Job, Prompt
+from api.openai_documents import ChatShape, Head
+from engine.beam_params import BeamParams
 from engine.errors import RequestError
 from engine.outputs import (
     CandidateFinished,
     EngineEvent,
     FinishReason,
     KVUsage,
+    PrefillProgress,
     TextDelta,
     TextLogprob,
     Timings,
@@ -284,3 +289,54 @@ async def test_logprobs_of_completions_have_offsets(start: Start) -> None:
         choice = json.loads(event.removeprefix("data: "))["choices"][0]
         offsets += (choice["logprobs"] or {}).get("text_offset", [])
     assert offsets == [0, 1, 2]
+
+
+# --- what goes out together ----------------------------------------------------------------------
+
+
+async def bodies_of(running: Running, params: SamplingParams) -> list[bytes]:
+    """The bodies of a streamed chat, a system call each."""
+    shape = ChatShape()
+    head = Head(shape.prefix, "fake")
+    job = Job([Prompt([1, 2], "messages")], params, head, shape, True, "last")
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    scope: Any = {"type": "http", "state": {"access": Access("id", "POST", "/")}}
+    await GenerationResponse(running.context, job)(scope, receive, send)
+    assert sent[0]["type"] == "http.response.start"
+    return [message["body"] for message in sent[1:]]
+
+
+async def test_the_first_token_goes_out_with_what_opens_the_stream(running: Running) -> None:
+    first, *others = await bodies_of(running, SamplingParams(max_tokens=3))
+    opening, delta = [json.loads(line[6:]) for line in first.split(b"\n\n") if line]
+    assert opening["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert delta["choices"][0]["delta"]["content"]
+    assert [body.count(b"data: ") for body in others] == [1, 1, 1, 2, 0]
+    assert others[-2].endswith(b"data: [DONE]\n\n")
+
+
+class InChunks(WatchedEngine):
+    """A prompt that is computed in two steps."""
+
+    async def change(self, events: AsyncIterator[EngineEvent]) -> AsyncIterator[EngineEvent]:
+        yield PrefillProgress(1, 2)
+        async for event in events:
+            yield event
+
+
+async def test_a_long_prompt_opens_the_stream_before_it_is_computed(start: Start) -> None:
+    bodies = await bodies_of(await start(InChunks()), SamplingParams(max_tokens=1))
+    assert [body.count(b"data: ") for body in bodies] == [1, 1, 1, 2, 0]
+    assert b'"role":"assistant"' in bodies[0]
+
+
+async def test_a_search_opens_the_stream_before_it_has_text(running: Running) -> None:
+    first, *_ = await bodies_of(running, SamplingParams(max_tokens=1, beams=BeamParams(width=1)))
+    assert first.count(b"data: ") == 1

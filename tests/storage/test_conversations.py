@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from sqlalchemy import event
 
 from storage.errors import MissingRowError, StorageError
 from storage.records import AnswerEnd, AnswerText, ImportedConversation, ImportedMessage
@@ -48,6 +49,23 @@ async def test_a_turn_makes_conversation_message_and_generating_answers(storage:
     assert tree.siblings(turn.answer_ids[1]) == turn.answer_ids
     assert user.created_at.tzinfo is UTC
     assert abs((datetime.now(UTC) - user.created_at).total_seconds()) < 60
+
+
+async def test_the_first_turn_of_a_conversation_is_two_statements(storage: Storage) -> None:
+    """Its first token waits for them, each with several hand-overs to the database's thread."""
+    statements: list[str] = []
+    engine = storage.database._engine.sync_engine
+
+    def note(connection: object, cursor: object, statement: str, *others: object) -> None:
+        statements.append(" ".join(statement.split()[:3]))
+
+    event.listen(engine, "before_cursor_execute", note)
+    turn = await storage.conversations.add_turn(new_turn("hi", seeds=(1, 2)))
+    assert statements == ["BEGIN IMMEDIATE", "INSERT INTO conversations", "INSERT INTO messages"]
+    tree = (await storage.conversations.messages(turn.conversation_id))[1]
+    shown = list(tree.path(turn.answer_ids[0]))
+    assert shown == [turn.user_message_id, turn.answer_ids[0]]
+    assert await storage.conversations.select(turn.user_message_id) == turn.answer_ids[0]
 
 
 async def test_a_single_answer_opens_no_choice(storage: Storage) -> None:
