@@ -205,8 +205,8 @@ class Conversations:
     async def _duplicate(self, conversation_id: str) -> str:
         with found("conversation_id"):
             copy_id = await self._store.duplicate(conversation_id)
-            title = f"{(await self._store.get(copy_id)).title[: MAX_TITLE_LENGTH - 7]} (copy)"
-            await self._store.update(copy_id, {"title": title})
+            title = f"Copy of {(await self._store.get(copy_id)).title}"
+            await self._store.update(copy_id, {"title": title[:MAX_TITLE_LENGTH]})
         self._bulletin.mark(copy_id)
         return copy_id
 

@@ -68,6 +68,7 @@ class FakeStream:
         self.request_id = next(engine.ids)
         self.engine, self.prompt, self.params = engine, prompt, params
         self.aborted: set[int] = set()
+        self.finish_reasons: list[str] = []
         self._events = self._run()
 
     def __aiter__(self) -> AsyncIterator[EngineEvent]:
@@ -103,6 +104,7 @@ class FakeStream:
                     reason = self._finish_reason(index, position, len(texts[index]), limit)
                     if reason is not None:
                         live.discard(index)
+                        self.finish_reasons.append(reason.value)
                         said = "<assistant>" + "".join(texts[index][:position])
                         self.engine.computed.append([*self.prompt, *said.encode()])
                         yield self._finished(index, min(position, limit), reason, started)
@@ -158,6 +160,15 @@ def fake_logprob(token: bytes, num_top: int) -> TextLogprob:
     """A token that was certain, as far as float32 can tell, and others that were not: a, b, c ..."""
     others = [TextLogprob(97 + i, chr(97 + i), -20.0 - i, bytes([97 + i])) for i in range(num_top)]
     return TextLogprob(token[0], token.decode(errors="replace"), 0.0, token, tuple(others))
+
+
+def _info(request_id: int, stream: FakeStream) -> RequestInfo:
+    n, size, reasons = stream.params.n, len(stream.prompt), tuple(stream.finish_reasons)
+    private, shared, saved = (6, 0, 0) if reasons and len(reasons) == n - 1 else (2, 4, 8)
+    return RequestInfo(
+        request_id, "running", None, n, size, size, 0, 0, private, shared, saved, 0.0,
+        finish_reasons=reasons,
+    )  # fmt: skip
 
 
 def fake_prompt_logprobs(prompt: Sequence[int], num_top: int) -> PromptLogprobs:
@@ -297,13 +308,8 @@ class FakeEngine:
         return tuple(BlockInfo(i, s, int(s is BlockState.PRIVATE), ()) for i, s in enumerate(state))
 
     async def requests(self) -> tuple[RequestInfo, ...]:
-        """The live requests in order of arrival."""
-        return tuple(
-            RequestInfo(
-                i, "running", None, s.params.n, len(s.prompt), len(s.prompt), 0, 0, 2, 4, 8, 0.0
-            )
-            for i, s in self.live.items()
-        )
+        """The live requests in order of arrival; once all candidates but one have ended, nothing of one is shared."""
+        return tuple(_info(request_id, stream) for request_id, stream in self.live.items())
 
     async def requests_report(self) -> RequestsReport:
         """Live and ended requests, and what sharing saves, all of one moment."""

@@ -13,6 +13,7 @@ STATIC = Path(__file__).parent / "static"
 PREFIX = "static/pageturn"
 SCRIPTS = (
     "core.js",
+    "toasts.js",
     "socket.js",
     "popups.js",
     "menu.js",
@@ -37,6 +38,7 @@ SCRIPTS = (
     "search.js",
     "transfers.js",
     "conversations.js",
+    "unanswered.js",
     "transcript.js",
     "sending.js",
     "outline.js",

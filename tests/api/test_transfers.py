@@ -91,7 +91,7 @@ async def test_a_copy_and_a_deleted_branch(running: Running) -> None:
     conversation = await make(running, "about bread")
     async with running.http() as http:
         copy = await http.post(f"/api/conversations/{conversation}/duplicate")
-        assert (copy.status_code, copy.json()["title"]) == (201, "about bread (copy)")
+        assert (copy.status_code, copy.json()["title"]) == (201, "Copy of about bread")
         tree = (await http.get(f"/api/conversations/{conversation}")).json()["messages"]
         user, answer = (message["id"] for message in tree)
         deleted = (await http.delete(f"/api/messages/{answer}")).json()

@@ -10,9 +10,10 @@ from playwright.async_api import Locator, Page, expect
 
 from tests.chat.exports import open_webui
 from tests.e2e.app_process import AppProcess
-from tests.e2e.browsing import open_page
+from tests.e2e.browsing import open_page, send, stop, text_grows
 from tests.e2e.hostile import TEXTS
 from tests.e2e.test_browser_conversations import ask, drop
+from tests.e2e.test_browser_waiting import with_cable
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 
@@ -97,6 +98,66 @@ async def test_a_branch_is_deleted_by_key_with_its_number_and_brought_back(
     await page.get_by_role("button", name="Undo").click()
     await expect(rows).to_have_count(5)
     await expect(page.locator(".pt-assistant").last).to_contain_text("The Elbe.")
+
+
+async def test_a_question_whose_only_answer_was_deleted_is_answered_again(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await ask(page, "a question")
+    rows = await open_tree(page)
+    unanswered = page.get_by_role("group", name="No answer yet")
+    await expect(unanswered).to_have_count(0)
+    await rows.nth(1).focus()
+    await page.keyboard.press("Delete")
+    await expect(page.locator(".pt-assistant")).to_have_count(0)
+    await unanswered.get_by_role("button", name="Answer", exact=True).click()
+    await expect(page.locator(".pt-assistant")).to_have_attribute("data-status", "done")
+    await expect(unanswered).to_have_count(0)
+    await rows.nth(1).focus()
+    await page.keyboard.press("Delete")
+    await unanswered.get_by_role("button", name="Three answers").click()
+    await expect(page.locator(".pt-card[data-status=done]")).to_have_count(3)
+    await expect(unanswered).to_have_count(0)
+
+
+async def test_a_branch_is_looked_at_while_an_answer_is_written_in_another(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_rivers(page, fake_server)
+    await send(page, "a long one")
+    answers = page.locator(".pt-assistant")
+    await expect(answers).to_have_count(3)
+    rows = await open_tree(page)
+    await rows.filter(has_text="The Danube.").click()
+    await expect(answers).to_have_count(1)
+    await expect(answers).to_contain_text("The Danube.")
+    await expect(answers).to_be_focused()
+    await expect(page.locator(".pt-stop")).to_be_visible()
+    await rows.filter(has_text="a long one").click()
+    await expect(answers).to_have_count(3)
+    await text_grows(answers.last.locator(".pt-prose"))
+    await answers.first.get_by_role("button", name="Next version").click()
+    await expect(answers).to_have_count(1)
+    await expect(answers).to_contain_text("The Danube.")
+    await stop(page)
+
+
+async def test_a_jump_that_cannot_be_made_now_is_not_made_later(
+    page: Page, fake_server: AppProcess
+) -> None:
+    cable = await with_cable(page)
+    await open_rivers(page, fake_server)
+    rows = await open_tree(page)
+    await cable.cut()
+    await expect(page.locator(".pt-banner")).to_contain_text("Reconnecting")
+    await rows.nth(4).click()
+    await expect(page.locator(".pt-status")).to_contain_text("No connection to the server")
+    cable.mend()
+    await expect(page.locator(".pt-banner")).to_be_hidden()
+    await page.locator(".pt-assistant").first.get_by_role("button", name="Next version").click()
+    await expect(page.locator(".pt-assistant")).to_have_count(1)
+    await expect(page.get_by_role("button", name="Next version")).to_be_focused()
 
 
 async def test_when_everything_is_deleted_the_conversation_can_begin_anew(

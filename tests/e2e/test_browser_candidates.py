@@ -21,6 +21,18 @@ def frames_of(page: Page) -> list[dict]:
     return sent
 
 
+async def frames_to(page: Page, kind: str) -> asyncio.Queue[dict]:
+    """The frames of a kind that the page is sent from now on."""
+    told: asyncio.Queue[dict] = asyncio.Queue()
+
+    def listen(data: str | bytes) -> None:
+        if isinstance(data, str) and (frame := json.loads(data))["type"] == kind:
+            told.put_nowait(frame)
+
+    page.on("websocket", lambda socket: socket.on("framereceived", listen))
+    return told
+
+
 async def ask_three(page: Page, server: AppProcess, text: str) -> Locator:
     """A new chat whose first message is answered three times; returns the finished cards."""
     await open_page(page, server)
@@ -54,6 +66,8 @@ async def test_what_sharing_saves_is_told_while_answers_are_written_and_after(
 async def test_when_one_answer_is_left_the_line_tells_of_all_together(
     page: Page, fake_server: AppProcess
 ) -> None:
+    """The engine tells on of the last one, which shares nothing: that is not what the line is about."""
+    told = await frames_to(page, "requests")
     await open_page(page, fake_server)
     await page.get_by_role("button", name="3 answers").click()
     await send(page, "a long one")
@@ -63,11 +77,12 @@ async def test_when_one_answer_is_left_the_line_tells_of_all_together(
         await page.get_by_role("button", name=f"Stop answer {number}").click()
         card = page.locator(".pt-card").nth(number - 1)
         await expect(card).to_have_attribute("data-status", "stopped")
-    await expect(line).to_contain_text("When they held most: shared 4 blocks · private")
-    prose = page.locator(".pt-card .pt-prose").nth(1)
-    await text_grows(prose)
-    await text_grows(prose)
-    await expect(line).to_contain_text("When they held most: shared 4 blocks · private")
+    together = "When they held most: shared 4 blocks · private 2 · saved 8 (57%)"
+    await expect(line).to_have_text(together)
+    while [item["blocks_shared"] for item in (await told.get())["items"]] != [0]:
+        pass
+    await text_grows(page.locator(".pt-card .pt-prose").nth(1))
+    assert await line.inner_text() == together
     await stop(page)
 
 
@@ -287,3 +302,38 @@ async def test_compare_marks_the_number_of_a_list(page: Page, fake_server: AppPr
     assert of is not None
     assert box["x"] + box["width"] <= of["x"]
     assert box["height"] < 30
+
+
+async def placed(part: Locator) -> tuple[float, float]:
+    """Where a part of the page begins and ends, from the top."""
+    box = await part.bounding_box()
+    assert box is not None
+    return box["y"], box["y"] + box["height"]
+
+
+async def check_all_in_sight(page: Page) -> None:
+    """From the heads of the cards to the button under them nothing is covered, however long the answers."""
+    bar = page.locator(".pt-tabs .tab-wrapper")
+    cards, compare = page.locator(".pt-card"), page.get_by_role("button", name="Compare")
+    dock = page.locator(".pt-dock")
+    await expect(compare).to_be_visible()
+    top, bottom = (await placed(bar))[1], (await placed(dock))[0]
+    for part in (cards.first, page.locator(".pt-candidates-foot"), compare):
+        begin, end = await placed(part)
+        assert top <= begin < end <= bottom
+
+
+@pytest.mark.parametrize("size", [(1280, 860), (1280, 720), (1600, 1000)])
+async def test_cards_and_what_is_under_them_fit_above_the_composer(
+    page: Page, fake_server: AppProcess, size: tuple[int, int]
+) -> None:
+    await page.set_viewport_size({"width": size[0], "height": size[1]})
+    await ask_three(page, fake_server, "a long one")
+    await check_all_in_sight(page)
+
+
+async def test_on_a_phone_a_card_and_what_is_under_it_fit_above_the_composer(
+    phone: Page, fake_server: AppProcess
+) -> None:
+    await ask_three(phone, fake_server, "a long one")
+    await check_all_in_sight(phone)

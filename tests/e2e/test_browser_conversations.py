@@ -141,7 +141,7 @@ async def test_the_menu_renames_pins_copies_and_saves(page: Page, fake_server: A
         assert (await download.value).suggested_filename == name
     await open_menu(page, row)
     await items.get_by_text("Duplicate").click()
-    await expect(row).to_have_text("Plan for today (copy)")
+    await expect(row).to_have_text("Copy of Plan for today")
     await expect(page.locator(".pt-message")).to_have_count(2)
     await open_menu(page, row)
     await items.get_by_text("Delete").click()
@@ -255,3 +255,62 @@ async def test_hostile_titles_and_file_names_stay_text(page: Page, fake_server: 
     assert max(heights) <= 100
     assert await page.evaluate("window.hacked") is None
     assert [url for url in fetched if not url.startswith(fake_server.url)] == []
+
+
+COVERS = """(all) => {
+    const toast = document.querySelector(".pt-toast").getBoundingClientRect();
+    return all.map((part) => part.getBoundingClientRect()).filter((box) => box.width && box.height)
+        .some((box) => box.left < toast.right && toast.left < box.right && box.top < toast.bottom && toast.top < box.bottom);
+}"""
+
+
+async def test_a_notice_covers_nothing_that_is_read_or_pressed(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await ask(page, "a long one")
+    await page.get_by_role("button", name="Branches").click()
+    await page.get_by_role("treeitem").nth(1).focus()
+    await page.keyboard.press("Delete")
+    await expect(page.locator(".pt-toast")).to_contain_text("1 message deleted")
+    parts = page.locator(".tab-container button, .pt-tree-opener, .pt-sidebar, .pt-chat")
+    assert await parts.count() == 6
+    assert await parts.evaluate_all(COVERS) is False
+
+
+async def test_on_a_phone_a_notice_leaves_tabs_and_composer_free(
+    phone: Page, fake_server: AppProcess
+) -> None:
+    await open_page(phone, fake_server)
+    await ask(phone, "short")
+    await phone.get_by_role("button", name="Branches").tap()
+    await phone.get_by_role("treeitem").nth(1).get_by_role("button", name="Delete").tap()
+    toast = phone.locator(".pt-toast")
+    await expect(toast).to_contain_text("1 message deleted")
+    free = phone.locator(".tab-container button, .pt-tree-opener, .toggle-button, .pt-composer")
+    assert await free.evaluate_all(COVERS) is False
+    box = await toast.bounding_box()
+    assert box is not None
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 390
+    await toast.get_by_role("button", name="Dismiss").tap()
+    await expect(toast).to_have_count(0)
+
+
+async def test_what_was_deleted_comes_back_by_key_but_not_from_a_field(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await ask(page, "to be deleted")
+    row = page.locator(".pt-conversation.pt-open")
+    await open_menu(page, row)
+    await page.get_by_role("menuitem", name="Delete").click()
+    await expect(page.locator(".pt-toast")).to_contain_text("deleted")
+    box = page.get_by_label("Message", exact=True)
+    await box.press_sequentially("word")
+    await box.press("Control+z")
+    await expect(page.locator(".pt-toast")).to_have_count(1)
+    await box.fill("")
+    await box.press("Control+z")
+    await expect(page.locator(".pt-user .pt-prose")).to_have_text("to be deleted")
+    await expect(page.locator(".pt-toast")).to_have_count(0)

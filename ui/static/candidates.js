@@ -34,7 +34,8 @@
       this.memory = h("p", { class: "pt-hint pt-savings" });
       this.hint = h("p", { class: "pt-hint" });
       this.compare = new P.Compare(() => this.inOrder());
-      this.node = h("section", { class: "pt-candidates", "aria-label": "Answers to choose from" }, this.row, this.dots, this.memory, this.hint, this.compare.button);
+      const foot = h("div", { class: "pt-candidates-foot" }, h("div", {}, this.memory, this.hint), this.compare.button);
+      this.node = h("section", { class: "pt-candidates", "aria-label": "Answers to choose from" }, this.row, this.dots, foot);
       this.row.addEventListener("scroll", () => this.onSwipe(), { passive: true });
       this.row.addEventListener("keydown", (event) => this.onKey(event));
     }

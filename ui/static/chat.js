@@ -13,22 +13,23 @@
   let watchingRequests = false;
 
   const isBusy = () => state.generation !== null;
+  const canStop = () => isBusy() && socket.state.phase === "ready";
   const messages = () => (state.view ? [...state.view.candidates, ...state.view.messages] : []);
   const lastUserMessage = () => state.view?.messages.findLast((message) => message.role === "user");
   const idInAddress = () => location.hash.slice(1) || null;
 
   // Why nothing can be sent now, or null.
   function refusal() {
-    if (state.pending?.waits) return "Your last message waits for the model.";
+    if (state.pending?.waits) return "Your last message waits to be sent.";
     if (socket.state.phase === "loading") return "The model is still loading.";
     if (socket.state.phase !== "ready") return "No connection to the server. Your text is kept.";
     if (state.pending && !state.pending.error) return "Your last message is still on its way.";
     return isBusy() ? WAIT : null;
   }
 
-  // The same for a new message, which may wait for the model.
+  // The same for a new message, which may wait for the model or the connection.
   function sendRefusal() {
-    const waits = socket.state.phase === "loading" && !state.pending;
+    const waits = socket.state.phase !== "ready" && !state.pending;
     return waits ? null : refusal();
   }
 
@@ -50,7 +51,7 @@
     if (id === state.open) return;
     if (state.open) socket.unsubscribe("conversation", state.open);
     Object.assign(state, { open: id, view: null, generation: null });
-    if (state.pending?.conversation_id !== id) state.pending = null;
+    if (state.pending?.conversation_id !== id) sending.leave();
     if (idInAddress() !== id) history.pushState(null, "", id ? `#${id}` : location.pathname + location.search);
     if (id) socket.subscribe("conversation", id, (error) => missing(id, error));
     else document.title = "Pageturn";
@@ -119,16 +120,15 @@
 
   const edit = (message, content) => startFrom({ type: "edit", message_id: message.id, content }, { n: 1 });
 
+  // Also while an answer is written, which goes on wherever one looks. Resolves with whether it was done.
   async function select(messageId, from) {
-    if (isBusy() && !transcript.candidates) {
-      P.sayObstacle(WAIT);
-      return;
-    }
     transcript.keepFocus(messageId, from);
     try {
       await socket.request({ type: "select", message_id: messageId });
+      return true;
     } catch (error) {
       sayFailure(error);
+      return false;
     }
   }
 
@@ -141,7 +141,7 @@
   }
 
   function stop(index) {
-    if (!isBusy()) return;
+    if (!canStop()) return;
     const frame = { type: "stop", generation_id: state.generation };
     socket.send(index === undefined ? frame : { ...frame, index });
     P.say("Stopping…");
@@ -156,6 +156,7 @@
     state.generation = frame.generation_id;
     if (settings !== JSON.stringify([frame.conversation.sampling, frame.conversation.system_prompt])) document.dispatchEvent(new Event("pageturn:settings"));
     sending.settle(lastUserMessage());
+    sending.deliverWaiting();
     document.title = `${frame.conversation.title || "New chat"} · Pageturn`;
     draw();
   }
@@ -203,6 +204,7 @@
     if (frame.generation_id !== state.generation) return;
     state.generation = null;
     draw();
+    sending.deliverWaiting();
     if (!reasons.includes("abort")) P.say(live.endLine(reasons));
   }
 
@@ -232,7 +234,8 @@
 
   function onState(socketState) {
     P.banner.showState(socketState);
-    if (socketState.phase === "ready") sending.deliverWaiting();
+    sending.deliverWaiting();
+    if (state.pending?.waits) draw();
     P.composer.refresh();
   }
 
@@ -257,9 +260,9 @@
   function mount(element) {
     root = element.querySelector(".pt-chat");
     P.banner.mount(root.querySelector(".pt-banner"));
-    transcript = new P.Transcript(root, state, { select, pick, stop, edit, regenerate, goOn, retry, takeBack: () => sending.takeBack(), useSeed: P.settings.useSeed, dropOldest: () => P.settings.dropOldest(retry), isTooLong });
+    transcript = new P.Transcript(root, state, { select, pick, stop, edit, regenerate, goOn, retry, takeBack: () => sending.edit(), useSeed: P.settings.useSeed, dropOldest: () => P.settings.dropOldest(retry), isTooLong });
     P.fromHere.mount(root, { goOn, refusal, messageOf: (id) => messages().find((message) => message.id === id) });
-    P.composer.mount(root.querySelector(".pt-composer"), { submit: (text, wish) => sending.submit(text, wish), stop, refusal, sendRefusal, isBusy, view: () => state.view });
+    P.composer.mount(root.querySelector(".pt-composer"), { submit: (text, wish) => sending.submit(text, wish), stop, refusal, sendRefusal, canStop, view: () => state.view });
     P.tree.mount(root);
     onState(socket.state);
     draw();
@@ -290,6 +293,7 @@
   socket.on("conversation_removed", (frame) => frame.conversation_id === state.open && open(null));
   window.addEventListener("popstate", () => open(idInAddress()));
   document.addEventListener("keydown", onKey);
+  window.addEventListener("pagehide", () => sending.keep());
 
   P.showChat = () => document.querySelector('.pt-tabs button[role="tab"]')?.click();
   P.chat = {

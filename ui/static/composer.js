@@ -8,7 +8,7 @@
   // How many answers the next message gets while the button for several is pressed: {n, temperatures?}.
   let wish = { n: 3 };
   let draftId = null;
-  // Set by chat.js: submit(text, wish), stop(), refusal() and sendRefusal() -> reason or null, isBusy(), view().
+  // Set by chat.js: submit(text, wish), stop(), refusal() and sendRefusal() -> reason or null, canStop(), view().
   let actions = null;
 
   function drafts() {
@@ -32,7 +32,7 @@
 
   function refresh() {
     if (!area) return;
-    const busy = actions.isBusy();
+    const busy = actions.canStop();
     const reason = actions.sendRefusal();
     meter.update(actions.view());
     sendButton.hidden = busy;

@@ -1,4 +1,4 @@
-// Small helpers that every other script uses: elements, icons, numbers, storage, notices.
+// Small helpers that every other script uses: elements, icons, numbers, storage, what is said under the composer.
 "use strict";
 window.Pageturn = {};
 
@@ -30,8 +30,6 @@ window.Pageturn = {};
     pin: "M9 4h6l-1 6 3 3H7l3-3-1-6ZM12 13v7",
   };
   const SVG = "http://www.w3.org/2000/svg";
-  const NOTICE_MS = 3000;
-  const LONG_NOTICE_MS = 8000;
   // Whether the status line tells why something cannot be done now.
   let obstacle = false;
 
@@ -136,18 +134,6 @@ window.Pageturn = {};
     obstacle = Boolean(text);
   };
   P.saysObstacle = () => obstacle;
-
-  // A notice at the foot of the page: a plain one is soon gone, one with an action stays until it is used or long enough.
-  P.toast = function (text, action, onclick, ms = action ? LONG_NOTICE_MS : NOTICE_MS) {
-    document.querySelector(".pt-toast")?.remove();
-    const toast = P.h("div", { class: "pt-toast", role: "status" }, P.h("span", {}, text));
-    const end = () => toast.remove();
-    if (action) toast.append(P.h("button", { type: "button", onclick: () => (end(), onclick()) }, action));
-    document.body.append(toast);
-    setTimeout(end, ms);
-  };
-
-  P.failureToast = (text) => P.toast(text, null, null, LONG_NOTICE_MS);
 
   // JSON over HTTP, for what has no frame on the socket; `body` is a value or a file of JSON. Errors carry the server's message.
   P.api = async function (method, path, body) {

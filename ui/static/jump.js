@@ -5,14 +5,15 @@
   // {conversation, message, asked}: where to go once it is there.
   let wanted = null;
 
+  // What cannot be done now is not done later, when nobody expects it any more.
   async function go(view) {
     if (!wanted || view?.conversation.id !== wanted.conversation) return;
-    const { message } = wanted;
-    if (P.chat.reveal(message)) {
+    const goal = wanted;
+    if (P.chat.reveal(goal.message)) {
       wanted = null;
-    } else if (!wanted.asked) {
-      wanted.asked = true;
-      await P.chat.select(message);
+    } else if (!goal.asked) {
+      goal.asked = true;
+      if (!(await P.chat.select(goal.message)) && wanted === goal) wanted = null;
     }
   }
 

@@ -1,4 +1,4 @@
-// A message on its way: it waits for a model that loads, is delivered, or stays in sight with what kept it back.
+// A message on its way: it waits for the model or the connection, is delivered, or stays in sight with what kept it back.
 "use strict";
 
 (function (P) {
@@ -8,9 +8,9 @@
       Object.assign(this, { state, chat });
     }
 
-    // While the model loads a message waits for it.
+    // While nothing can be delivered a message waits.
     submit(text, wish) {
-      const waits = P.socket.state.phase === "loading";
+      const waits = P.socket.state.phase !== "ready";
       const { open: conversation_id } = this.state;
       const pending = { text, wish, parent_id: this.chat.parentId(), waits, conversation_id, after: this.chat.lastUserId(), error: null };
       this.state.pending = pending;
@@ -19,8 +19,22 @@
       if (!waits) this.deliver(pending);
     }
 
+    // The answer that was being written when the connection was lost comes first.
     deliverWaiting() {
-      if (this.state.pending?.waits) this.deliver(this.state.pending);
+      const { pending, generation } = this.state;
+      if (pending?.waits && !generation && P.socket.state.phase === "ready") this.deliver(pending);
+    }
+
+    // When another conversation is opened, what is not on its way goes back to its draft.
+    leave() {
+      const { pending } = this.state;
+      if (pending?.waits || pending?.error) this.takeBack();
+      this.state.pending = null;
+    }
+
+    // When the page goes, so does whatever the server has not told of yet.
+    keep() {
+      if (this.state.pending) this.takeBack();
     }
 
     async deliver(pending) {
@@ -61,6 +75,10 @@
       const { text, conversation_id } = this.state.pending;
       this.state.pending = null;
       P.composer.giveBack(text, conversation_id);
+    }
+
+    edit() {
+      this.takeBack();
       this.chat.draw();
       P.composer.focus();
     }

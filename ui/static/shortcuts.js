@@ -11,6 +11,7 @@
     ["← →", "on a message: its other versions; on an answer to choose from: the next one"],
     ["Ctrl K", "search conversations"],
     ["/", "write a message"],
+    ["Ctrl Z", "undo what was just deleted"],
     ["Tab", "from one control to the next"],
     ["?", "this list"],
   ];

@@ -8,11 +8,15 @@
     "Write a short poem about a lighthouse in the fog.",
     "Give me five ideas for a rainy Sunday, as a list.",
   ];
+  // What a message on its way waits for, by the phase of the connection.
+  const WAITS_FOR = { loading: "the model is ready", ready: "this answer is complete" };
   const END_PX = 60;
+  // What is left free above the cards when their heads are what is followed.
+  const ABOVE_CARDS_PX = 10;
   const PAGE = 40;
 
   P.Transcript = class {
-    // `state` is the chat's own: {open, view, pending}. `actions`: select, edit, regenerate, goOn, stop, pick, retry, takeBack, useSeed, dropOldest, isTooLong.
+    // `state` is the chat's own: {open, view, generation, pending}. `actions`: select, edit, regenerate, goOn, stop, pick, retry, takeBack, useSeed, dropOldest, isTooLong.
     constructor(root, state, actions) {
       Object.assign(this, { root, state, actions, views: new Map(), candidates: null, shown: PAGE, sticks: true, refocus: null });
       [this.log, this.scroll, this.jump] = [".pt-log", ".pt-scroll", ".pt-jump"].map((name) => root.querySelector(name));
@@ -44,6 +48,8 @@
     wantedNodes() {
       const { view, pending } = this.state;
       const nodes = view ? this.pathNodes(view) : [];
+      const question = P.unanswered(this.state);
+      if (question) nodes.push(P.unansweredNode(question, this.actions.regenerate));
       if (pending) nodes.push(this.pendingNode(pending));
       return nodes.length ? nodes : [this.emptyNode()];
     }
@@ -96,7 +102,8 @@
       const prose = h("div", { class: "pt-prose" }, h("p", { class: "pt-plain" }, pending.text));
       const node = h("article", { class: "pt-message pt-user pt-pending", "aria-label": "You" }, prose);
       const edit = P.button("edit", "Edit", this.actions.takeBack);
-      if (pending.waits) node.append(h("div", { class: "pt-note", role: "status" }, h("span", {}, "Will be sent when the model is ready."), edit));
+      const event = WAITS_FOR[P.socket.state.phase] ?? "the connection is back";
+      if (pending.waits) node.append(h("div", { class: "pt-note", role: "status" }, h("span", {}, `Will be sent when ${event}.`), edit));
       if (!pending.error) return node;
       const buttons = [P.button("again", "Retry", this.actions.retry), edit];
       if (this.actions.isTooLong(pending.error)) buttons.push(P.button("up", "Leave out the oldest turns", this.actions.dropOldest));
@@ -175,7 +182,7 @@
       const bottom = this.scroll.scrollHeight - this.scroll.clientHeight;
       if (!this.candidates) return bottom;
       const heads = this.scroll.scrollTop + this.candidates.node.getBoundingClientRect().top - this.scroll.getBoundingClientRect().top;
-      return Math.min(bottom, heads);
+      return Math.min(bottom, heads - ABOVE_CARDS_PX);
     }
 
     seesEnd() {
