@@ -5,7 +5,6 @@ passes through Gradio: its templates are executable, and its events cost a reque
 preferences in the browser, so there is no `gr.State`.
 """
 
-import json
 from pathlib import Path
 
 import gradio as gr
@@ -72,7 +71,7 @@ def _island(name: str, script: str) -> gr.HTML:
     markup = (_HERE / "islands" / f"{name}.html").read_text()
     return gr.HTML(
         html_template=markup,
-        js_on_load=f"{_READY}.then((page) => page.{script}(element))",
+        js_on_load=f"{_READY}.then((page) => page.{script}(element, trigger))",
         apply_default_css=False,
         elem_classes="pt-island",
     )
@@ -83,17 +82,15 @@ def _settings(page: gr.Blocks) -> None:
     with gr.Column(elem_classes="pt-settings"):
         gr.Markdown("## New answers")
         gr.Markdown("Kept in this browser, for every conversation that says nothing else.")
-        with gr.Row(elem_classes="pt-preset-row"):
-            presets = [gr.Button(name, size="sm") for name in ("Precise", "Balanced", "Creative")]
+        presets = _island("presets", "presets.mount")
         controls = [*_sampling_controls(), *_text_controls()]
         reset = gr.Button("Back to the defaults", size="sm", elem_classes="pt-reset")
         gr.Markdown("## Appearance")
         theme = gr.Radio(["System", "Light", "Dark"], value="System", label="Theme")
     for control in controls:
         control.change(None, controls, None, js="(...values) => Pageturn.settings.save(...values)")
-    for preset in presets:
-        use = f"() => Pageturn.settings.usePreset({json.dumps(preset.value)})"
-        preset.click(None, None, controls, js=use)
+    presets.select(None, None, controls, js="() => Pageturn.settings.values()")
+    presets.input(None, controls, None, js="(...values) => Pageturn.presets.keep(...values)")
     theme.change(None, [theme], None, js="(value) => Pageturn.settings.setTheme(value)")
     reset.click(None, None, controls, js="() => Pageturn.settings.reset()")
     page.load(None, None, [*controls, theme], js=f"async () => (await {_READY}).settings.load()")

@@ -29,6 +29,7 @@ SCRIPTS = (
     "card.js",
     "candidates.js",
     "from_here.js",
+    "presets.js",
     "conversation_settings.js",
     "context_meter.js",
     "shortcuts.js",

@@ -46,31 +46,13 @@
 
   // --- presets ---------------------------------------------------------------------------------------
 
-  function drawPresets(select) {
-    const own = Object.keys(P.settings.presets());
-    select.replaceChildren(h("option", { value: "" }, "Choose a preset…"), ...own.map((name) => h("option", { value: name }, name)));
-  }
-
-  function presetRow(form) {
-    const select = h("select", { class: "pt-field", "aria-label": "Preset" });
-    const name = h("input", { class: "pt-field", placeholder: "Name for these values", maxlength: 40, "aria-label": "Name of a preset" });
-    const remove = P.iconButton("trash", "Delete this preset", () => (P.settings.savePreset(select.value, undefined), drawPresets(select), (remove.hidden = true)), { hidden: true });
-    const use = () => {
-      remove.hidden = !P.settings.isOwnPreset(select.value);
-      if (!select.value) return;
-      for (const key of P.settings.DRAWING) form.elements[key].value = P.settings.presets()[select.value][key] ?? "";
+  function presetRow({ elements }) {
+    const fill = (preset) => P.settings.DRAWING.forEach((key) => (elements[key].value = preset[key] ?? ""));
+    const keep = (name) => {
+      const filled = P.settings.DRAWING.filter((key) => elements[key].value !== "");
+      P.settings.savePreset(name, Object.fromEntries(filled.map((key) => [key, Number(elements[key].value)])));
     };
-    const keep = () => {
-      if (!name.value.trim()) return;
-      const filled = P.settings.DRAWING.filter((key) => form.elements[key].value !== "");
-      P.settings.savePreset(name.value.trim(), Object.fromEntries(filled.map((key) => [key, Number(form.elements[key].value)])));
-      drawPresets(select);
-      select.value = name.value.trim();
-      [remove.hidden, name.value] = [false, ""];
-    };
-    drawPresets(select);
-    select.addEventListener("change", use);
-    return h("div", { class: "pt-presets" }, select, remove, name, P.button(null, "Save preset", keep), h("small", {}, "Your own presets are kept in this browser."));
+    return new P.PresetRow({ fill, keep }).node;
   }
 
   // --- the dialog ------------------------------------------------------------------------------------

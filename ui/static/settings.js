@@ -5,6 +5,7 @@
 (function (P) {
   const DEFAULTS = { temperature: 0.8, top_p: 1, top_k: 0, min_p: 0, repetition_penalty: 1, max_tokens: 1024, n: 1, stop: "", system_prompt: "" };
   const ORDER = Object.keys(DEFAULTS);
+  const DRAWING = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty"];
   const PRESETS = {
     Precise: { temperature: 0.2, top_p: 0.9 },
     Balanced: { temperature: 0.8 },
@@ -88,11 +89,13 @@
   }
 
   // A preset says everything about drawing and nothing about the rest.
-  function usePreset(name) {
-    const kept = Object.fromEntries(Object.entries(saved()).filter(([key]) => !P.settings.DRAWING.includes(key)));
-    P.store.set("sampling", { ...kept, ...presets()[name] });
-    return values();
+  function usePreset(preset) {
+    const kept = Object.fromEntries(Object.entries(saved()).filter(([key]) => !DRAWING.includes(key)));
+    P.store.set("sampling", { ...kept, ...preset });
   }
+
+  // What is set about drawing, as a preset.
+  const drawing = () => Object.fromEntries(Object.entries(saved()).filter(([key, value]) => DRAWING.includes(key) && value !== DEFAULTS[key]));
 
   const presets = () => ({ ...PRESETS, ...P.store.get("presets", {}) });
   const isOwnPreset = (name) => name in P.store.get("presets", {});
@@ -101,6 +104,7 @@
     const own = { ...P.store.get("presets", {}), [name]: drawing };
     if (!drawing) delete own[name];
     P.store.set("presets", own);
+    document.dispatchEvent(new Event(P.presets.CHANGED));
   }
 
   const darkSystem = matchMedia("(prefers-color-scheme: dark)");
@@ -125,6 +129,5 @@
   if (document.body) watchTheme();
   else document.addEventListener("DOMContentLoaded", watchTheme);
 
-  const DRAWING = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty"];
-  P.settings = { DEFAULTS, DRAWING, current, sampling, preferred, count, systemPrompt, change, takeNewChat, dropOldest, useSeed, load, save, reset, usePreset, presets, isOwnPreset, savePreset, stopStrings, setTheme };
+  P.settings = { DEFAULTS, DRAWING, current, sampling, preferred, count, systemPrompt, change, takeNewChat, dropOldest, useSeed, values, load, save, reset, usePreset, drawing, presets, isOwnPreset, savePreset, stopStrings, setTheme };
 })(window.Pageturn);

@@ -1,0 +1,72 @@
+// Presets: names for values of drawing. A row of them is used, saved, changed and deleted in the settings of a conversation
+// and in those of this browser, which keeps the own ones.
+"use strict";
+
+(function (P) {
+  const { h } = P;
+  const CHANGED = "pageturn:presets";
+
+  P.PresetRow = class {
+    // `fill(preset)` takes the values of the one that was chosen, `keep(name)` saves what is set now under a name.
+    constructor({ fill, keep }) {
+      Object.assign(this, { fill, keep });
+      this.chips = h("div", { class: "pt-preset-chips", role: "group", "aria-label": "Presets" });
+      this.name = h("input", { class: "pt-field", placeholder: "Name for these values", maxlength: 40, "aria-label": "Name of a preset" });
+      this.name.addEventListener("keydown", (event) => event.key === "Enter" && !event.isComposing && (event.preventDefault(), this.save()));
+      const note = h("small", {}, "Your own presets are kept in this browser. To change one, choose it and save it again.");
+      this.node = h("div", { class: "pt-presets" }, this.chips, this.name, P.button(null, "Save preset", () => this.save()), note);
+      this.draw();
+    }
+
+    draw() {
+      this.chips.replaceChildren(...Object.keys(P.settings.presets()).flatMap((name) => this.chip(name)));
+    }
+
+    chip(name) {
+      const use = P.button(null, name, () => this.use(name));
+      return P.settings.isOwnPreset(name) ? [h("span", { class: "pt-own-preset" }, use, P.iconButton("trash", `Delete preset “${name}”`, () => this.remove(name)))] : [use];
+    }
+
+    use(name) {
+      this.name.value = P.settings.isOwnPreset(name) ? name : "";
+      this.fill(P.settings.presets()[name]);
+    }
+
+    save() {
+      const name = this.name.value.trim();
+      if (!name) {
+        this.name.focus();
+        return;
+      }
+      this.keep(name);
+      this.draw();
+    }
+
+    remove(name) {
+      P.settings.savePreset(name, undefined);
+      this.draw();
+      this.name.focus();
+    }
+  };
+
+  // The row of the settings tab. Its controls are the shell's: `trigger` asks that to show what is saved ("select"), or to
+  // tell what they say now ("input"), which comes back to `keep`.
+  let asked = null;
+
+  function mount(element, trigger) {
+    const fill = (preset) => {
+      P.settings.usePreset(preset);
+      trigger("select");
+    };
+    const row = new P.PresetRow({ fill, keep: (name) => ((asked = name), trigger("input")) });
+    element.querySelector(".pt-preset-place").append(row.node);
+    document.addEventListener(CHANGED, () => row.draw());
+  }
+
+  function keep(...values) {
+    P.settings.save(...values);
+    P.settings.savePreset(asked, P.settings.drawing());
+  }
+
+  P.presets = { CHANGED, mount, keep };
+})(window.Pageturn);
