@@ -1,4 +1,4 @@
-r"""Markdown to safe HTML: CommonMark with tables, strikethrough and maths between dollars, `\(` and `\)`, or `\[` and `\]`.
+r"""Markdown to safe HTML: CommonMark with tables, strikethrough, task lists, addresses as links, and maths between dollars, `\(` and `\)`, or `\[` and `\]`.
 
 Raw HTML in the source stays text, and whatever leaves this file has passed an allow-list (nh3), so a model's words
 can neither run a script nor fetch an image. Headings are shifted by two levels, because the page owns h1 and h2.
@@ -14,8 +14,10 @@ from typing import Any
 import nh3
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import escapeHtml
+from markdown_it.rules_core import StateCore, linkify
 from markdown_it.token import Token
 from mdit_py_plugins.dollarmath import dollarmath_plugin
+from mdit_py_plugins.tasklists import tasklists_plugin
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
@@ -155,10 +157,34 @@ def _render_heading(self: Any, tokens: Sequence[Token], index: int, options: Any
     return f"<h{level}>" if token.nesting == 1 else f"</h{level}>\n"
 
 
+def _render_task(self: Any, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
+    """The box of a task: a picture, since nobody can tick it. As raw HTML is off, only the plugin makes such tokens."""
+    done = 'checked="checked"' in tokens[index].content
+    name, kind = ("done", "pt-task pt-task-done") if done else ("to do", "pt-task")
+    return f'<span class="{kind}" role="img" aria-label="{name}"></span>'
+
+
+def _link_addresses(state: StateCore) -> None:
+    """Most text has no address, and looking for one costs as much as parsing it."""
+    if "://" in state.src:
+        linkify(state)
+
+
 def _build() -> MarkdownIt:
-    """Reference definitions are off: a late one would change text that has been shown. Images are off: they are links."""
-    md = MarkdownIt("commonmark", {"html": False, "breaks": True})
-    md.enable(["table", "strikethrough"]).disable(["reference", "image"])
+    """Reference definitions are off: a late one would change text that has been shown. Images are off: they are links.
+
+    Of bare addresses only those that begin with http:// or https:// become links: a file's name is none. They are shown
+    as they were written, so that none looks like another.
+    """
+    md = MarkdownIt("commonmark", {"html": False, "breaks": True, "linkify": True})
+    md.enable(["table", "strikethrough", "linkify"]).disable(["reference", "image"])
+    assert md.linkify is not None, "linkify-it-py is installed"
+    md.linkify.set({"fuzzy_link": False, "fuzzy_email": False, "fuzzy_ip": False})
+    for schema in ("ftp:", "//", "mailto:"):
+        md.linkify.add(schema, None)
+    md.core.ruler.at("linkify", _link_addresses)
+    md.normalizeLinkText = str
+    md.use(tasklists_plugin)
     md.use(
         dollarmath_plugin,
         allow_labels=False,
@@ -167,6 +193,7 @@ def _build() -> MarkdownIt:
         allow_blank_lines=False,
     )
     md.use(bracket_maths)
+    md.add_render_rule("html_inline", _render_task)
     md.add_render_rule("fence", _render_fence)
     md.add_render_rule("code_block", _render_fence)
     md.add_render_rule("math_inline", _render_math_inline)

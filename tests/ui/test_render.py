@@ -14,7 +14,7 @@ from ui.render import StreamRenderer, render
 PIECES = [
     "word", " ", " ", "\n", "\n", "\n\n", "\r\n", "\r", "# ", "## Title\n", "- ", "1. ", "2", ". ", "> ", "    ", "  ",
     "```", "```python\n", "~~~", "def f():\n    return 1\n", "|", "| a | b |\n", "|---|", "---", "===", "$$", "$", "x^2",
-    "**", "*", "`", "~~", "[", "]", "(", ")", "[a]: http://b.c\n", "\\[", "\\]", "\\(", "\\)", "http://a.b", "<b>", "&amp;", "\\", "é", "漢", "😀", "\0", "\t",
+    "**", "*", "`", "~~", "[", "]", "(", ")", "[a]: http://b.c\n", "\\[", "\\]", "\\(", "\\)", "http://a.b", "https://c.d/e", "- [ ] ", "[x] ", "<b>", "&amp;", "\\", "é", "漢", "😀", "\0", "\t",
 ]  # fmt: skip
 
 ANSWER = """# Paged attention
@@ -44,6 +44,12 @@ let a = "<script>";
 """
 
 HOSTILE = [
+    'https://a.b/"onmouseover=alert(1)',
+    "https://a.b/'><img/src=x/onerror=alert(1)>",
+    "https://a.b/<script>alert(1)</script>",
+    "https://javascript:alert(1)@a.b/",
+    "- [ ] <input type=image src=x onerror=alert(1)>",
+    '- [x] [a](javascript:alert(1) "checked="checked"")',
     "<script>alert(1)</script>",
     '<img src=x onerror="alert(1)">',
     "<svg/onload=alert(1)>",
@@ -255,3 +261,31 @@ def test_code_and_tables_can_take_the_focus() -> None:
 
 def test_a_column_keeps_its_side() -> None:
     assert '<td class="pt-right">1</td>' in render("|a|\n|-:|\n|1|")
+
+
+def test_tasks_have_boxes_that_are_pictures() -> None:
+    html = render("- [ ] wash\n- [x] **dry**\n- [y] iron\n\n[ ] no list")
+    assert html == (
+        '<ul>\n<li class="task-list-item"><span class="pt-task" role="img" aria-label="to do"></span> wash</li>\n'
+        '<li class="task-list-item"><span class="pt-task pt-task-done" role="img" aria-label="done"></span>'
+        " <strong>dry</strong></li>\n<li>[y] iron</li>\n</ul>\n<p>[ ] no list</p>\n"
+    )
+
+
+def test_bare_addresses_of_the_web_are_links_that_tell_nobody_where_they_were() -> None:
+    rel = 'target="_blank" rel="noopener noreferrer nofollow"'
+    assert render("(see https://a.b/c?d=1&e=2).") == (
+        f'<p>(see <a href="https://a.b/c?d=1&amp;e=2" {rel}>https://a.b/c?d=1&amp;e=2</a>).</p>\n'
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["app.py", "www.a.de", "a@b.de", "//a.de", "ftp://a.de", "mailto:a@b.de", "10.0.0.1", "`https://a.de`"],
+)  # fmt: skip
+def test_what_only_resembles_an_address_is_none(text: str) -> None:
+    assert "<a" not in render(text)
+
+
+def test_an_address_is_shown_as_it_was_written() -> None:
+    assert ">https://xn--pple-43d.com/%41</a>" in render("https://xn--pple-43d.com/%41")
