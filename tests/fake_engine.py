@@ -257,7 +257,7 @@ class FakeEngine:
         return ModelInfo(
             model_name="fake",
             architecture="FakeForCausalLM",
-            num_parameters=0,
+            num_parameters=1_000_000,
             quantization="none",
             dtype="float32",
             kv_cache_dtype="float32",

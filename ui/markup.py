@@ -164,6 +164,10 @@ def _render_task(self: Any, tokens: Sequence[Token], index: int, options: Any, e
     return f'<span class="{kind}" role="img" aria-label="{name}"></span>'
 
 
+def _as_written(link: str) -> str:
+    return link
+
+
 def _link_addresses(state: StateCore) -> None:
     """Most text has no address, and looking for one costs as much as parsing it."""
     if "://" in state.src:
@@ -183,7 +187,7 @@ def _build() -> MarkdownIt:
     for schema in ("ftp:", "//", "mailto:"):
         md.linkify.add(schema, None)
     md.core.ruler.at("linkify", _link_addresses)
-    md.normalizeLinkText = str
+    md.normalizeLinkText = _as_written
     md.use(tasklists_plugin)
     md.use(
         dollarmath_plugin,

@@ -80,6 +80,8 @@ def _island(name: str, script: str) -> gr.HTML:
 def _settings(page: gr.Blocks) -> None:
     """Defaults of this browser, kept in its localStorage; a conversation's own settings have a dialog in the chat."""
     with gr.Column(elem_classes="pt-settings"):
+        gr.Markdown("## Model")
+        _island("model", "model.mount")
         gr.Markdown("## New answers")
         gr.Markdown("Kept in this browser, for every conversation that says nothing else.")
         presets = _island("presets", "presets.mount")

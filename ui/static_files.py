@@ -18,6 +18,7 @@ SCRIPTS = (
     "popups.js",
     "menu.js",
     "dialog.js",
+    "model.js",
     "settings.js",
     "live.js",
     "places.js",

@@ -219,6 +219,7 @@
   function mount(element) {
     [list, field, footer] = [".pt-list", ".pt-search", ".pt-foot-state"].map((name) => element.querySelector(name));
     P.search.mount(field, draw);
+    footer.addEventListener("click", P.model.open);
     const newChat = element.querySelector(".pt-new");
     newChat.addEventListener("click", () => choose(null));
     newChat.after(P.menuButton("more", "More for all conversations", listEntries));

@@ -122,7 +122,7 @@
         "div",
         { class: "pt-empty" },
         h("h2", {}, "What shall we write?"),
-        h("p", {}, "A local model answers. Nothing you type leaves this server."),
+        P.model.line(),
         h("div", { class: "pt-examples" }, ...examples),
       );
     }
