@@ -21,7 +21,8 @@ HOSTILE = (
 )
 MARKDOWN = (
     "## A heading\n\nIt costs $5 or $10, and $x^2$ is maths.\n\n"
-    "```python\ndef answer():\n    return 42\n```\n\n| name | value |\n|:--|--:|\n| a | 1 |\n\nThe end.\n"
+    "```python\ndef answer():\n    return 42\n```\n\n| name | value |\n|:--|--:|\n| a | 1 |\n\n"
+    "- [x] done\n- [ ] to do, see https://example.org\n\nThe end.\n"
 )
 LISTS = ("1. One\n2. Two\n", "**Bold** beginning", "First of all")
 

@@ -65,6 +65,14 @@ class TestWords:
         await expect(answer.locator(".pt-code code .hl-k").first).to_have_text("def")
         await expect(answer.locator("td.pt-right")).to_have_text("1")
         await expect(answer.locator("math msup")).to_have_text("x2")
+        done, to_do = (
+            answer.get_by_role("img", name="done"),
+            answer.get_by_role("img", name="to do"),
+        )
+        await expect(done).to_have_css("background-color", "rgb(79, 70, 229)")
+        await expect(to_do).to_have_css("background-color", "rgba(0, 0, 0, 0)")
+        link = answer.get_by_role("link", name="https://example.org")
+        await expect(link).to_have_attribute("rel", "noopener noreferrer nofollow")
         drawn = "(all) => all.map((part) => part.getBoundingClientRect().bottom)"
         base, exponent = await answer.locator("math msup > *").evaluate_all(drawn)
         assert exponent < base
