@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from api.flat import flat
 from api.machine import Machine
 from api.surface import Engine
 from chat.history import History
@@ -31,7 +32,7 @@ class Documents:
         return {
             "time": stats.time,
             "num_steps": stats.num_steps,
-            "blocks": asdict(stats.blocks),
+            "blocks": flat(stats.blocks),
             "tokens": {"capacity": stats.tokens_capacity, "stored": stats.tokens_stored},
             "requests": {
                 "running": stats.num_running,
@@ -40,13 +41,13 @@ class Documents:
                 "waiting_budget": stats.waiting_budget,
                 "waiting_deferred": stats.waiting_deferred,
             },
-            "counters": asdict(stats.counters),
-            "last_minute": None if last_minute is None else asdict(last_minute),
-            "counterfactual_bytes": asdict(stats.counterfactual_bytes),
-            "counterfactual_bytes_ended": asdict(stats.counterfactual_bytes_ended),
-            "internal_fragmentation": asdict(stats.internal_fragmentation),
+            "counters": flat(stats.counters),
+            "last_minute": None if last_minute is None else flat(last_minute),
+            "counterfactual_bytes": flat(stats.counterfactual_bytes),
+            "counterfactual_bytes_ended": flat(stats.counterfactual_bytes_ended),
+            "internal_fragmentation": flat(stats.internal_fragmentation),
             "blocks_saved": stats.blocks_saved,
-            "model": asdict(self.engine.info),
+            "model": flat(self.engine.info),
             "machine": self.machine.document(),
         }
 
@@ -72,13 +73,13 @@ class Documents:
 
     def _request(self, info: RequestInfo) -> dict[str, Any]:
         number = {"owner_number": owner_number(info.request_id)}
-        return asdict(info) | number | self._owner(info.request_id)
+        return flat(info) | number | self._owner(info.request_id)
 
     def _owner(self, request_id: int) -> dict[str, str | None]:
         owner = self.chat.owners.find(request_id)
         if owner is None:
             return {"conversation_id": None, "generation_id": None, "title": None}
-        return asdict(owner)
+        return flat(owner)
 
 
 def history_rows(history: History) -> list[dict[str, Any]]:

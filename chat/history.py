@@ -114,18 +114,18 @@ def _quantiles(before: EngineSample | None, after: EngineSample) -> dict[str, fl
     quantiles: dict[str, float | None] = {}
     for name in ("ttft", "itl", "queue"):
         earlier = getattr(before, name) if before else b""
-        later = getattr(after, name)
+        between = _between(earlier, getattr(after, name))
         for percent in (50, 95):
-            value = _quantile(earlier, later, percent / 100)
+            value = None if between is None else between.quantile(percent / 100)
             quantiles[f"{name}_p{percent}_ms"] = None if value is None else value * 1e3
     return quantiles
 
 
-def _quantile(earlier: bytes | None, later: bytes | None, share: float) -> float | None:
-    """Of what came between; None where one of the two is not kept."""
+def _between(earlier: bytes | None, later: bytes | None) -> Distribution | None:
+    """What came between; None where one of the two is not kept."""
     if earlier is None or later is None:
         return None
-    return _distribution(later).since(_distribution(earlier)).quantile(share)
+    return _distribution(later).since(_distribution(earlier))
 
 
 def _distribution(packed: bytes) -> Distribution:

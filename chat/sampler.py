@@ -34,13 +34,16 @@ class EngineSampler:
         self._clock = clock
         self._started = 0
         self._lately: deque[EngineSample] = deque(maxlen=61)
+        self._last_minute: Change | None = None
         self._pending: deque[EngineSample] = deque(maxlen=MAX_PENDING)
         self._was_busy = False
         self._kept_at = 0
 
     def last_minute(self) -> Change | None:
         """What happened in the last minute, or since the start; None before there are two samples."""
-        return last_minute(self._lately)
+        if self._last_minute is None:
+            self._last_minute = last_minute(self._lately)
+        return self._last_minute
 
     async def run(self) -> None:
         """Sample at every full second; thin old rows and empty the write-ahead log at first and once an hour."""
@@ -64,6 +67,7 @@ class EngineSampler:
         if is_busy and self._lately and self._lately[-1].time > self._kept_at:
             self._pending.append(self._lately[-1])
         self._lately.append(sample)
+        self._last_minute = None
         if is_busy or self._was_busy or now - self._kept_at >= IDLE_INTERVAL_S:
             self._pending.append(sample)
             self._kept_at = now

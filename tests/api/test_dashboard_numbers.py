@@ -80,9 +80,9 @@ async def check(harness: Harness) -> dict[str, Any]:
     """Assert that frames and documents say what the tables do; returns the stats."""
     documents = Documents(HarnessEngine(harness), NoChat(), Machine())  # pyright: ignore[reportArgumentType]
     polls = EngineTopics(documents).polls
-    stats = json.loads(await polls["stats"].get())["stats"]
-    shown = json.loads(await polls["requests"].get())
-    cells = struct.unpack(f"<{harness.config.num_blocks}H", await polls["blocks"].get())
+    stats = json.loads(await polls["stats"].fetch())["stats"]
+    shown = json.loads(await polls["requests"].fetch())
+    cells = struct.unpack(f"<{harness.config.num_blocks}H", await polls["blocks"].fetch())
     own = counted(harness)
     blocks = stats["blocks"]
     assert {state: blocks[state] for state in own} == own

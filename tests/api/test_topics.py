@@ -1,12 +1,10 @@
-"""The polled topics: one poll for all, what a block frame holds, frames only when something changed."""
+"""The polled topics: what their frames hold, and that they wait for the model."""
 
-import asyncio
 import struct
 from array import array
 
 from api.documents import owner_number
-from api.topics import SharedPoll, encode_cells
-from engine.errors import EngineNotReadyError
+from api.topics import encode_cells
 from engine.stats import BlockCells, EngineStatus
 from tests.api.conftest import Running, Start
 from tests.fake_engine import FakeEngine
@@ -18,32 +16,6 @@ def test_a_block_is_two_bytes_state_above_owner() -> None:
     assert [cell >> 14 for cell in cells] == [0, 1, 2, 3, 2, 2, 3]
     assert [cell & 0x3FFF for cell in cells[:6]] == [0, 0, 1, 9, 2**14 - 1, 1]
     assert cells[6] & 0x3FFF == owner_number(2**40)
-
-
-async def test_many_viewers_cost_one_fetch() -> None:
-    fetches = 0
-
-    async def fetch() -> int:
-        nonlocal fetches
-        fetches += 1
-        await asyncio.sleep(0)
-        return fetches
-
-    poll = SharedPoll(fetch, 100.0)
-    assert await asyncio.gather(*(poll.get() for _ in range(10))) == [1] * 10
-
-
-async def test_only_changes_are_passed_on_and_loading_is_waited_out() -> None:
-    values = iter([None, "a", "a", "b"])
-
-    async def fetch() -> str:
-        value = next(values)
-        if value is None:
-            raise EngineNotReadyError("loading")
-        return value
-
-    changes = SharedPoll(fetch, 0.001).changes()
-    assert [await anext(changes), await anext(changes)] == ["a", "b"]
 
 
 async def test_stats_requests_and_blocks_reach_a_socket(start: Start) -> None:
