@@ -89,22 +89,25 @@ async def history(
     window: Literal["15m", "1d", "30d"] = "15m",
     start: Seconds = None,
     end: Seconds = None,
+    since: Seconds = None,
     format: Literal["json", "csv"] = "json",
 ) -> Response:
-    """The engine's past: the last 15 minutes, day or 30 days, or from `start` to `end`."""
+    """The engine's past: of the last 15 minutes, day or 30 days what is new `since` a point, or from `start` to `end`."""
     if (start is None) is not (end is None) or (start is not None and start >= (end or 0)):
         message = f"start is {start}, end is {end}; give both, start before end, or none"
         raise RequestError(message, param="start")
+    if since is not None and start is not None:
+        raise RequestError(f"since is {since}; only a window has one", param="since")
     reader = context.chat.history
     if start is None or end is None:
-        shown = await reader.last(WINDOWS[window])
+        shown = await reader.last(WINDOWS[window], since or 0)
     else:
         shown = await reader.between(start, end)
     rows = history_rows(shown)
     if format == "csv":
         return _csv(rows)
     table = [[row[name] for name in HISTORY_FIELDS] for row in rows]
-    span = {"start": shown.start, "end": shown.end, "step": shown.step}
+    span = {"start": shown.start, "since": shown.since, "end": shown.end, "step": shown.step}
     return JSONResponse(span | {"fields": HISTORY_FIELDS, "rows": table})
 
 

@@ -32,6 +32,7 @@ HISTORY: dict[str, Schema] = {
     "window": {"enum": ["15m", "1d", "30d"]},
     "start": NUMBER,
     "end": NUMBER,
+    "since": NUMBER,
     "format": {"enum": ["json", "csv"]},
 }
 

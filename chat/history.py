@@ -4,9 +4,11 @@ A point's rates, shares and quantiles are differences of totals, so they cover a
 Where two samples are further apart than samples ever are while the app runs, or a new engine began, there is a gap.
 """
 
+import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from chat.packing import unpack_counts
 from chat.ports import Clock
@@ -56,9 +58,10 @@ class HistoryPoint:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Points from `start` to `end` in stretches of `step` seconds; empty stretches have none."""
+    """Points from `since` to `end` in stretches of `step` seconds, of a window that begins at `start`; empty stretches have none."""
 
     start: int
+    since: int
     end: int
     step: int
     points: tuple[HistoryPoint, ...]
@@ -70,22 +73,31 @@ class HistoryReader:
     def __init__(self, samples: SampleStore, clock: Clock) -> None:
         self._samples, self._clock = samples, clock
 
-    async def last(self, seconds: int) -> History:
-        """The last so many seconds."""
+    async def last(self, seconds: int, since: int = 0) -> History:
+        """The last so many seconds; of them what can have changed for who knows all points up to `since`."""
         end = int(self._clock.time()) + 1
-        return await self.between(end - seconds, end)
+        return await self._read(end - seconds, end, since)
 
     async def between(self, start: int, end: int) -> History:
         """From `start` up to `end`, in seconds since the epoch."""
+        return await self._read(start, end, start)
+
+    async def _read(self, start: int, end: int, since: int) -> History:
         step = next((s for s in STEPS if (end - start) <= s * MAX_POINTS), STEPS[-1])
-        buckets = await self._samples.buckets(start, end, step)
-        now = self._clock.time()
-        points = tuple(
-            _point(before, bucket, max(2 * step, _longest_distance(bucket.last, now)))
-            for before, bucket in zip((None, *buckets), buckets, strict=False)
-            if bucket.last.time >= start
-        )
-        return History(start, end, step, points)
+        since = max(start, since - since % step)
+        buckets = await self._samples.buckets(since, end, step)
+        points = await asyncio.to_thread(_points, buckets, since, step, self._clock.time())
+        return History(start, since, end, step, points)
+
+
+def _points(
+    buckets: Sequence[SampleBucket], since: int, step: int, now: float
+) -> tuple[HistoryPoint, ...]:
+    return tuple(
+        _point(before, bucket, max(2 * step, _longest_distance(bucket.last, now)))
+        for before, bucket in zip((None, *buckets), buckets, strict=False)
+        if bucket.last.time >= since
+    )
 
 
 def change(before: EngineSample | None, after: EngineSample) -> Change:
@@ -122,13 +134,15 @@ def _quantiles(before: EngineSample | None, after: EngineSample) -> dict[str, fl
 
 
 def _between(earlier: bytes | None, later: bytes | None) -> Distribution | None:
-    """What came between; None where one of the two is not kept."""
-    if earlier is None or later is None:
+    """What came between; None where that is nothing, or one of the two is not kept."""
+    if earlier is None or later is None or earlier == later:
         return None
     return _distribution(later).since(_distribution(earlier))
 
 
+@lru_cache(maxsize=6)
 def _distribution(packed: bytes) -> Distribution:
+    """What ends one stretch begins the next, so that each is unpacked once."""
     return Distribution(EDGES, unpack_counts(packed, len(EDGES) + 1), math.nan)
 
 

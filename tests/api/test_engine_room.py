@@ -115,6 +115,9 @@ async def test_history_as_a_table_and_as_a_file(running: Running) -> None:
         last = (await http.get("/api/history?window=15m")).json()
         picked = (await http.get(f"/api/history?start={now - 100}&end={now - 97}")).json()
         response = await http.get(f"/api/history?start={now - 100}&end={now - 97}&format=csv")
+        new = (await http.get(f"/api/history?window=15m&since={last['rows'][-1][0]}")).json()
+    assert new["rows"] == last["rows"][-1:]
+    assert (last["since"], new["since"]) == (last["start"], new["rows"][0][0] // 2 * 2)
     assert (last["fields"], last["step"], last["end"] - last["start"]) == (HISTORY_FIELDS, 2, 900)
     assert [row[0] for row in picked["rows"]] == [now - 100, now - 99, now - 98]
     assert "attachment" in response.headers["content-disposition"]
@@ -128,7 +131,7 @@ async def test_history_as_a_table_and_as_a_file(running: Running) -> None:
 
 
 @pytest.mark.parametrize(
-    "query", ["window=1y", "start=5", "start=9&end=9", "start=-1&end=4", "format=xml"]
+    "query", ["window=1y", "start=5", "start=9&end=9", "start=-1&end=4", "format=xml", "since=1&start=1&end=4"]
 )
 async def test_a_history_that_cannot_be_is_refused(running: Running, query: str) -> None:
     async with running.http() as http:

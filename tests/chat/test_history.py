@@ -1,5 +1,6 @@
 """What samples say of the past: differences of totals, quantiles of what came between, gaps."""
 
+import asyncio
 from dataclasses import fields, replace
 from typing import Any
 
@@ -118,3 +119,40 @@ async def test_no_range_has_too_many_points(
         told = await history.last(seconds)
         assert (told.step, len(told.points) <= MAX_POINTS) == (step, True)
         assert told.end - told.start == seconds
+
+
+async def test_what_is_new_since_a_point_completes_what_was_known(
+    history: HistoryReader, storage: Storage, clock: FakeClock
+) -> None:
+    now = int(clock.time())
+    itl, seconds = Recorder(), (*range(-40, -20), -15, *range(-9, 1))
+    for number, second in enumerate(seconds):
+        itl.add(0.01 * number)
+        packed = pack_counts(itl.picture().counts)
+        sample = replace(BASE, time=now + second, num_running=number, itl=packed)
+        await storage.samples.add(replace(sample, generated_tokens=3 * number))
+    whole = await history.last(900)
+    for known in whole.points:
+        new = await history.last(900, known.time)
+        assert known.time - 1 <= new.since <= known.time
+        kept = tuple(point for point in whole.points if point.time < new.since)
+        assert kept + new.points == whole.points
+        assert len(new.points) == len(whole.points) - len(kept)
+    assert (await history.last(900, 5)).since == whole.start
+
+
+async def test_the_loop_goes_on_while_points_are_worked_out(
+    history: HistoryReader, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await storage.samples.add(replace(BASE, time=START))
+    loop = asyncio.get_running_loop()
+    seen: list[bool] = []
+
+    def points(*_: object) -> tuple[HistoryPoint, ...]:
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(5)
+        seen.append(True)
+        return ()
+
+    monkeypatch.setattr("chat.history._points", points)
+    await history.between(START, START + 10)
+    assert seen == [True]

@@ -1,9 +1,13 @@
 """`engine_samples`: one row a second, ranges, thinning."""
 
+import sqlite3
+from contextlib import closing
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+from sqlalchemy import event
 
 from storage.records import EngineSample
 from storage.samples import DAY, HOUR, MONTH
@@ -126,3 +130,37 @@ async def test_a_year_of_work_day_and_night_stays_under_50_megabytes(
     num_full = HOUR + (MONTH - HOUR) / 60 + 365 * 24
     num_plain = DAY - HOUR
     assert num_full * sizes[0] + num_plain * sizes[1] < 50e6
+
+
+async def test_a_day_of_a_full_table_is_read_by_its_index_and_comes_as_few_rows(
+    storage: Storage, database_path: Path
+) -> None:
+    """A row a second for a day, a row a minute for a month, a row an hour for a year before."""
+    end = int(NOW.timestamp())
+    ranges = ((end - MONTH - 365 * DAY, end - MONTH, HOUR), (end - MONTH, end - DAY, 60))
+    await storage.samples.add(at(-1))
+    names = ", ".join(field.name for field in fields(EngineSample) if field.name != "time")
+    with closing(sqlite3.connect(database_path)) as connection:
+        for start, stop, step in (*ranges, (end - DAY, end, 1)):
+            connection.execute(
+                f"insert into engine_samples (time, {names}) with recursive seconds (t) as"
+                f" (select {start} union all select t + {step} from seconds where t + {step} < {stop})"
+                f" select t, {names} from seconds, (select * from engine_samples where time = {end + 1})"
+            )
+        connection.commit()
+    statements: list[tuple[str, Any]] = []
+    event.listen(
+        storage.database._engine.sync_engine,
+        "before_cursor_execute",
+        lambda *told: statements.append((told[2], told[3])),
+    )
+    for start, seconds, most in ((end - DAY, 120, 720), (end - MONTH, 3600, 720)):
+        found = await storage.samples.buckets(start, end, seconds)
+        assert (found[0].last.time < start, len(found)) == (True, most + 1)
+    with closing(sqlite3.connect(database_path)) as connection:
+        for statement, values in statements:
+            if "engine_samples" in statement:
+                plan = connection.execute(f"explain query plan {statement}", values).fetchall()
+                told = [row[3] for row in plan if "engine_samples" in row[3]]
+                assert told
+                assert all(step.startswith("SEARCH") for step in told), told

@@ -3,7 +3,7 @@
 
 (function (P) {
   const { h } = P;
-  const WINDOWS = [["15m", "15 minutes", 3000], ["1d", "Day", 60000], ["30d", "Month", 600000]];
+  const WINDOWS = [["15m", "15 minutes", 5000], ["1d", "Day", 60000], ["30d", "Month", 600000]];
   const LEAST_SELECTION_S = 5;
   const percent = (value) => `${value.toFixed(value < 10 ? 1 : 0)} %`;
   const milliseconds = (value) => P.milliseconds(value);
@@ -53,18 +53,21 @@
       return this.range ? `start=${this.range[0]}&end=${this.range[1]}` : `window=${this.window[0]}`;
     }
 
+    // Of a window that is on show already only what has come since its last point is asked for.
     async refresh() {
       const query = this.query();
-      const told = await P.api("GET", `history?${query}`).catch((error) => ({ error }));
+      const known = this.history?.query === query ? this.history.rows.at(-1) : null;
+      const told = await P.api("GET", `history?${query}${known ? `&since=${known.time}` : ""}`).catch((error) => ({ error }));
       if (query !== this.query()) return;
       if (told.error) P.setText(this.note, `The history could not be read: ${told.error.message}`);
-      else this.show(told);
+      else this.show(told, query, known ? this.history.rows : []);
       if (this.wanted && !this.range) this.timer = setTimeout(() => this.refresh(), this.window[2]);
     }
 
-    show(told) {
-      const rows = told.rows.map((values) => Object.fromEntries(told.fields.map((name, index) => [name, values[index]])));
-      this.history = { ...told, rows };
+    show(told, query, known) {
+      const kept = known.filter(({ time }) => time >= told.start && time < told.since);
+      const rows = [...kept, ...told.rows.map((values) => Object.fromEntries(told.fields.map((name, index) => [name, values[index]])))];
+      this.history = { ...told, rows, query };
       const gaps = rows.filter((row, index) => row.after_gap && index).length;
       P.setText(this.note, rows.length ? `${P.plural(told.step, "second")} a point${gaps ? ` · ${P.plural(gaps, "gap")} in which no app ran` : ""} · drag over a chart to look closer` : "Nothing was recorded in this time.");
       for (const chart of this.charts) chart.set(this.history);
