@@ -36,11 +36,16 @@ class Access:
     tokens: dict[str, int | float] = field(default_factory=dict)
 
     def note_candidate(self, end: CandidateFinished) -> None:
-        """Count a candidate's tokens. The time to the first token is the request's earliest."""
+        """Count a candidate's tokens; a prompt counts once, and not at all if it ended while it waited.
+
+        The time to the first token is the request's earliest.
+        """
+        is_first = end.index == 0
+        was_begun = end.timings.prefill_ms > 0
         counts = {
             "completion_tokens": end.usage.completion_tokens,
-            "prompt_tokens": end.usage.prompt_tokens if end.index == 0 else 0,
-            "cached_tokens": end.usage.cached_tokens if end.index == 0 else 0,
+            "prompt_tokens": end.usage.prompt_tokens if is_first and was_begun else 0,
+            "cached_tokens": end.usage.cached_tokens if is_first else 0,
         }
         for name, count in counts.items():
             self.tokens[name] = self.tokens.get(name, 0) + count

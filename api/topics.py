@@ -19,6 +19,7 @@ REQUESTS_INTERVAL_S = 0.5
 BLOCKS_INTERVAL_S = 0.25
 RECENT_SHOWN = 20
 
+
 def encode_cells(cells: BlockCells) -> bytes:
     """The binary frame of the block map: 16 bits a block, little-endian, state above owner number."""
     states = np.frombuffer(cells.states, np.uint8).astype("<u2")  # [num_blocks]

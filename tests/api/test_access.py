@@ -3,12 +3,16 @@
 import asyncio
 import json
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from api.access import Access
+from engine.outputs import CandidateFinished, FinishReason, KVUsage, Timings, Usage
 from tests.api.conftest import Running, Start
 
+KV = KVUsage(0, 0, 0, 0.0)
 BODY = {"prompt": "my secret text", "max_tokens": 5}
 
 
@@ -54,6 +58,19 @@ async def test_a_stream_of_two_prompts_counts_both(
         await http.post("/v1/completions", json=body)
     (line,) = await lines(running, caplog)
     assert (line["prompt_tokens"], line["completion_tokens"]) == (5, 10)
+
+
+def test_a_prompt_counts_once_and_not_if_it_ended_while_it_waited() -> None:
+    usage = Usage(prompt_tokens=7, completion_tokens=2, cached_tokens=3)
+    begun = Timings(1.0, 2.0, 3.0, 1.0, 1.0, 1.0)
+    waiting = Timings(1.0, 0.0, 0.0, 0.0, 0.0, 1.0)
+    access = Access("id", "POST", "/v1/completions")
+    for index, timings in ((1, begun), (0, begun)):
+        access.note_candidate(CandidateFinished(index, FinishReason.STOP, None, usage, timings, KV))
+    assert (access.tokens["prompt_tokens"], access.tokens["completion_tokens"]) == (7, 4)
+    never = replace(usage, completion_tokens=0, cached_tokens=0)
+    access.note_candidate(CandidateFinished(0, FinishReason.ABORT, None, never, waiting, KV))
+    assert (access.tokens["prompt_tokens"], access.tokens["completion_tokens"]) == (7, 4)
 
 
 async def test_embeddings_tell_their_prompt_tokens(

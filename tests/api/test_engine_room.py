@@ -131,7 +131,15 @@ async def test_history_as_a_table_and_as_a_file(running: Running) -> None:
 
 
 @pytest.mark.parametrize(
-    "query", ["window=1y", "start=5", "start=9&end=9", "start=-1&end=4", "format=xml", "since=1&start=1&end=4"]
+    "query",
+    [
+        "window=1y",
+        "start=5",
+        "start=9&end=9",
+        "start=-1&end=4",
+        "format=xml",
+        "since=1&start=1&end=4",
+    ],
 )
 async def test_a_history_that_cannot_be_is_refused(running: Running, query: str) -> None:
     async with running.http() as http:
