@@ -28,7 +28,7 @@ class Documents:
 
     def stats(self) -> dict[str, Any]:
         """What /api/stats and the topic `stats` show."""
-        stats, last_minute = self.engine.stats, self.chat.last_minute()
+        stats, info, last_minute = self.engine.stats, self.engine.info, self.chat.last_minute()
         return {
             "time": stats.time,
             "num_steps": stats.num_steps,
@@ -47,8 +47,8 @@ class Documents:
             "counterfactual_bytes_ended": flat(stats.counterfactual_bytes_ended),
             "internal_fragmentation": flat(stats.internal_fragmentation),
             "blocks_saved": stats.blocks_saved,
-            "model": flat(self.engine.info),
-            "machine": self.machine.document(),
+            "model": flat(info),
+            "machine": self.machine.document(info.device),
         }
 
     def requests(self, report: RequestsReport) -> dict[str, Any]:

@@ -76,7 +76,7 @@ async def stop_request(documents: Shown, request_id: int) -> Response:
     if await documents.engine.request(request_id) is None:
         raise _unknown_request(request_id)
     owner = documents.chat.owners.find(request_id)
-    if owner is None:
+    if owner is None or owner.generation_id is None:
         documents.engine.abort(request_id)
     else:
         documents.chat.stop(owner.generation_id)

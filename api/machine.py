@@ -1,9 +1,12 @@
-"""What the process and its machine have to do at the moment, for people: memory and load."""
+"""What the process, its machine and its GPU have to do at the moment, for people: memory and load."""
 
 import time
 from typing import Any
 
 import psutil
+
+from api.flat import flat
+from engine.gpu_load import gpu_load
 
 FRESH_S = 1.0
 
@@ -18,15 +21,15 @@ class Machine:
         self._measured_at = float("-inf")
         self._document: dict[str, Any] = {}
 
-    def document(self) -> dict[str, Any]:
-        """Bytes, seconds, and shares of one core (process) or of all (machine), 0 to 1."""
+    def document(self, device: str) -> dict[str, Any]:
+        """Bytes, seconds, and shares of one core (process) or of all (machine), 0 to 1; of the engine's device if it is a GPU."""
         now = time.monotonic()
         if now - self._measured_at >= FRESH_S:
-            self._measured_at, self._document = now, self._measure()
+            self._measured_at, self._document = now, self._measure(device)
         return self._document
 
-    def _measure(self) -> dict[str, Any]:
-        memory = psutil.virtual_memory()
+    def _measure(self, device: str) -> dict[str, Any]:
+        memory, gpu = psutil.virtual_memory(), gpu_load(device)
         with self._process.oneshot():
             process = {
                 "memory_bytes": self._process.memory_info().rss,
@@ -40,4 +43,5 @@ class Machine:
             "cpu_load": psutil.cpu_percent() / 100,
             "memory_total_bytes": memory.total,
             "memory_available_bytes": memory.available,
+            "gpu": None if gpu is None else flat(gpu),
         }

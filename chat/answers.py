@@ -3,6 +3,7 @@
 from chat.comparing import Choice, Parting, find_choices, find_partings
 from chat.conversations import found
 from chat.errors import ConversationBusyError
+from chat.owners import RequestOwners
 from chat.ports import Engine
 from chat.prompts import Prompts
 from chat.tokens import AnswerTokens, find_tokens
@@ -15,8 +16,11 @@ from storage.records import AnswerText, MessageRecord
 class Answers:
     """`ChatService.answers`. Raises NotFoundError, ConversationBusyError while one is being written, RequestError."""
 
-    def __init__(self, engine: Engine, store: ConversationStore, prompts: Prompts) -> None:
-        self._engine, self._store, self._prompts = engine, store, prompts
+    def __init__(
+        self, engine: Engine, store: ConversationStore, prompts: Prompts, owners: RequestOwners
+    ) -> None:
+        self._engine, self._store = engine, store
+        self._prompts, self._owners = prompts, owners
 
     async def get(self, message_id: str) -> MessageRecord:
         """An answer, whether it has ended or not."""
@@ -56,4 +60,4 @@ class Answers:
         beginning = AnswerText(message.content, tokens.ids[:at_token])
         turn = Turn(conversation, message.parent_id, None, beginning=beginning)
         drawn = tokens.ids[at_token] if at_token < len(tokens.ids) else None
-        return await find_choices(self._engine, self._prompts, turn, drawn)
+        return await find_choices(self._engine, self._owners, self._prompts, turn, drawn)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
+from chat.owners import Owner, RequestOwners
 from chat.ports import Engine
 from chat.prompts import Prompts
 from chat.tokens import AnswerTokens
@@ -65,7 +66,7 @@ def _num_common(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 async def find_choices(
-    engine: Engine, prompts: Prompts, turn: Turn, drawn: int | None
+    engine: Engine, owners: RequestOwners, prompts: Prompts, turn: Turn, drawn: int | None
 ) -> tuple[Choice, ...]:
     """The model's likeliest tokens behind `turn.beginning`, and the drawn one, likeliest first.
 
@@ -77,6 +78,8 @@ async def find_choices(
     )
     prompt = await prompts.checked(turn, params)
     stream = engine.submit(prompt.token_ids, params)
+    if turn.conversation is not None:
+        owners.note(stream.request_id, Owner(turn.conversation.id, None, turn.conversation.title))
     try:
         async for event in stream:
             if isinstance(event, TextDelta) and event.logprobs:

@@ -8,10 +8,10 @@ MAX_OWNERS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """`title` is the conversation's when the request began."""
+    """`title` is the conversation's when the request began; a question about an answer is of no generation."""
 
     conversation_id: str
-    generation_id: str
+    generation_id: str | None
     title: str
 
 

@@ -79,10 +79,10 @@ class ChatService:
         self._bulletin = Bulletin()
         self._hub = GenerationHub(self._store, clock, orphan_timeout, self._bulletin.mark)
         self._prompts = Prompts(engine, self._store)
-        self.answers = Answers(engine, self._store, self._prompts)
+        self.owners = RequestOwners()
+        self.answers = Answers(engine, self._store, self._prompts, self.owners)
         self._sampler = EngineSampler(engine, storage, clock)
         self._sampling_task: asyncio.Task[None] | None = None
-        self.owners = RequestOwners()
         self.history = HistoryReader(storage.samples, clock)
         self.conversations = Conversations(self._store, self._hub, self._bulletin, self._tasks)
 

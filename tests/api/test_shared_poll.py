@@ -1,7 +1,6 @@
 """One poll for all followers: a fetch for all of them, frames only when something changed, an end with the last of them."""
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -16,19 +15,16 @@ class Source:
 
     def __init__(self, *values: object) -> None:
         self.values, self.num_fetches = list(values), 0
+        self.all_given = asyncio.Event()
 
     async def fetch(self) -> object:
+        if self.num_fetches >= len(self.values):
+            self.all_given.set()
         value = self.values[min(self.num_fetches, len(self.values) - 1)]
         self.num_fetches += 1
         if isinstance(value, Exception):
             raise value
         return value
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 async def test_many_followers_cost_one_fetch_and_get_the_same_object() -> None:
@@ -55,7 +51,7 @@ async def test_who_is_slow_gets_the_latest_only() -> None:
     source = Source("a", "b", "c")
     changes = SharedPoll(source.fetch, QUICK_S).changes()
     assert await anext(changes) == "a"
-    await until(lambda: source.num_fetches > 3)
+    await source.all_given.wait()
     assert await anext(changes) == "c"
     await changes.aclose()
 

@@ -7,6 +7,7 @@ import pytest
 
 from chat.comparing import Choice, Parting, find_partings
 from chat.errors import ConversationBusyError
+from chat.owners import Owner
 from chat.service import ChatService
 from chat.tokens import AnswerTokens
 from engine.errors import RequestError
@@ -65,6 +66,8 @@ async def test_partings_and_choices_of_stored_answers(storage: Storage, clock: F
         Choice(letter, math.exp(-(i + 1) * math.log(2)), letter == "c")
         for i, letter in enumerate("abcde")
     )
+    asked = chat.owners.find(next(engine.ids) - 1)
+    assert asked == Owner(started.conversation_id, None, "hello")
     rare = await chat.answers.choices(first, 1)
     assert rare[:5] == tuple(Choice(c.text, c.probability, False) for c in choices)
     assert rare[5] == Choice("z", math.exp(-10 * math.log(2)), True)

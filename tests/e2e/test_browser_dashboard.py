@@ -100,15 +100,27 @@ async def test_a_request_is_listed_with_its_life_and_stopped(
     await open_dashboard(page)
     row = page.locator("tr[data-request]").filter(has_text="Write a long story").first
     await expect(row.locator("td").nth(1)).to_have_text("running")
-    await row.locator(".pt-row-name").click()
+    name = row.locator(".pt-row-name")
+    await row.locator("td").nth(4).click()
     timeline = page.locator(".pt-timeline")
     await expect(timeline.locator("li[data-kind]")).to_have_count(2)
     await expect(timeline.locator("li").first).to_contain_text("queued, 3 prompt tokens")
     await expect(timeline.locator("svg.pt-curve")).to_be_visible()
-    await row.locator(".pt-row-name").click()
+    await expect(page.locator("tr[data-request] + tr.pt-life")).to_have_count(1)
+    await expect(name).to_have_attribute("aria-expanded", "true")
+    bottom, top = await row.bounding_box(), await timeline.bounding_box()
+    assert bottom is not None
+    assert top is not None
+    assert 0 <= top["y"] - bottom["y"] - bottom["height"] < 10
+    await name.focus()
+    await page.keyboard.press("Enter")
     await expect(timeline).to_be_hidden()
+    await expect(name).to_have_attribute("aria-expanded", "false")
+    await page.keyboard.press("Enter")
+    await expect(timeline.locator("li[data-kind]")).to_have_count(2)
     await row.get_by_role("button", name="Stop").click()
     await expect(page.locator(".pt-dashboard tbody tr").first).to_have_text("No live requests")
+    await expect(timeline).to_be_hidden()
     await page.get_by_role("tab", name="Chat").click()
     await expect(page.locator(".pt-assistant .pt-note").last).to_have_text(re.compile("Stopped"))
 
@@ -250,6 +262,52 @@ async def test_history_draws_selects_and_exports(page: Page, fake_server: AppPro
     await expect(note).to_have_text(re.compile(r"2 seconds a point"))
 
 
+DRAW = """(rows) => {
+  const { prototype } = CanvasRenderingContext2D;
+  const { moveTo, lineTo } = prototype;
+  const element = document.querySelector(".pt-charts").appendChild(document.createElement("section"));
+  const chart = new Pageturn.LineChart(element, { title: "", lines: [["", (row) => row.value]], least: 10, most: 10, format: String, crosshair: { time: null, from: null } });
+  chart.grid = () => {};
+  const drawn = [];
+  prototype.moveTo = (x, y) => drawn.push(["to", Math.round(x + 0.75), y]);
+  prototype.lineTo = (x, y) => drawn.push(["line", Math.round(x), y]);
+  chart.set({ start: 0, end: chart.canvas.clientWidth, step: 2, rows });
+  Object.assign(prototype, { moveTo, lineTo });
+  element.remove();
+  return drawn.map(([kind, x, y]) => [kind, x, Math.round((102 - y) / 9.4)]);
+}"""
+
+
+async def test_a_line_steps_where_rows_are_rare_and_breaks_at_gaps(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await open_dashboard(page)
+    rows = [(10, 5, True), (12, 7, False), (60, 0, False), (62, None, False), (64, 3, False)]
+    rows += [(66, 4, True)]
+    told = [{"time": t, "value": value, "after_gap": gap} for t, value, gap in rows]
+    assert await page.evaluate(DRAW, told) == [
+        *(["to", 10, 5], ["line", 10, 5], ["line", 12, 7]),
+        *(["line", 12, 0], ["line", 60, 0]),
+        *(["to", 64, 3], ["line", 64, 3]),
+        *(["to", 66, 4], ["line", 66, 4]),
+    ]
+
+
+async def test_the_history_grows_by_what_is_new(page: Page, fake_server: AppProcess) -> None:
+    await open_page(page, fake_server)
+    await send(page, "hello")
+    await expect(page.locator(".pt-assistant[data-status=done]")).to_have_count(1)
+    async with page.expect_response(re.compile(r"history\?window=15m$")) as whole:
+        await open_dashboard(page)
+    known = await (await whole.value).json()
+    async with page.expect_response(re.compile(r"history\?window=15m&since=")) as more:
+        await page.wait_for_timeout(0)
+    new = await (await more.value).json()
+    assert known["rows"][-1][0] - 1 <= new["since"] <= known["rows"][-1][0]
+    assert len(new["rows"]) <= 6 < len(known["rows"])
+
+
 async def test_a_phone_shows_all_of_it_and_nothing_wider_than_itself(
     phone: Page, fake_server: AppProcess
 ) -> None:
@@ -301,6 +359,26 @@ async def test_nothing_would_fit_while_there_is_nothing_to_measure(
     await open_dashboard(page)
     await expect(fits).to_have_text(["–"] * 4)
     await expect(page.locator(".pt-fit-basis")).to_have_text(re.compile(r"^\S+ \w+ pool$"))
+
+
+async def test_a_gpu_tells_its_load(page: Page, fake_server: AppProcess) -> None:
+    await open_page(page, fake_server)
+    await open_dashboard(page)
+    told = await page.evaluate(
+        """async () => {
+          const stats = await (await fetch("api/stats")).json();
+          const say = (utilisation) => {
+            const list = document.createElement("dl");
+            const gpu = { name: "A card", utilisation, memory_used_bytes: 2e9, memory_total_bytes: 8e9 };
+            Pageturn.machineFacts(list, { ...stats, machine: { ...stats.machine, gpu } });
+            return [...list.querySelectorAll("div")].find((fact) => fact.innerText.startsWith("GPU")).lastChild.textContent;
+          };
+          return [stats.machine.gpu, say(0.425), say(null)];
+        }"""
+    )
+    assert told[0] is None
+    assert told[1] == "A card: 43 % busy, 1.9 GiB of 7.5 GiB memory in use"
+    assert told[2] == "A card: load unknown, 1.9 GiB of 7.5 GiB memory in use"
 
 
 async def test_a_machine_that_is_its_own_kernels_device_is_said_once(

@@ -76,17 +76,18 @@
       this.tell();
     }
 
+    // A value is of all the time since the row before: where rows are rare it is a step, not a slope.
     line(context, rows, read, x, y, name) {
       context.beginPath();
-      let isOpen = false;
+      let last = null;
       for (const row of rows) {
-        const value = read(row);
-        if (value === null || value === undefined || row.after_gap) isOpen = false;
-        if (value === null || value === undefined) continue;
-        if (isOpen) context.lineTo(x(row.time), y(value));
-        else context.moveTo(x(row.time) - 0.75, y(value));
-        if (!isOpen) context.lineTo(x(row.time), y(value));
-        isOpen = true;
+        const value = read(row) ?? null;
+        if (value === null || row.after_gap) last = null;
+        if (value === null) continue;
+        if (!last) context.moveTo(x(row.time) - 0.75, y(value));
+        else if (row.time - last.time > 2 * this.history.step) context.lineTo(x(last.time), y(value));
+        context.lineTo(x(row.time), y(value));
+        last = row;
       }
       Object.assign(context, { strokeStyle: colour(name), lineWidth: 1.75, lineJoin: "round", lineCap: "round" });
       context.stroke();

@@ -89,8 +89,8 @@
     [counts, engine, machine, caption] = [".pt-counts", ".pt-engine", "[data-facts=machine]", ".pt-hover"].map(part);
     tiles = new P.Tiles(part(".pt-tiles"));
     memory = new P.MemoryPanel(part("[aria-label=Memory]"));
-    timeline = new P.Timeline(part(".pt-timeline"));
-    table = new P.RequestsTable(part("[aria-label=Requests]"), (id) => timeline.open(id));
+    timeline = new P.Timeline(P.h("div", { class: "pt-timeline" }));
+    table = new P.RequestsTable(part("[aria-label=Requests]"), timeline);
     history = new P.HistoryPanel(part(".pt-history"));
     zoomButtons(part(".pt-zoom"));
     map = new P.BlockMap(part(".pt-map"), owners, { onHover, onPick, onView });

@@ -62,6 +62,12 @@
     }
   };
 
+  function gpuFact(gpu) {
+    if (!gpu) return null;
+    const load = gpu.utilisation === null ? "load unknown" : `${P.percent(gpu.utilisation, 1)} busy`;
+    return ["GPU", `${gpu.name}: ${load}, ${P.bytes(gpu.memory_used_bytes)} of ${P.bytes(gpu.memory_total_bytes)} memory in use`];
+  }
+
   P.kernels = ({ attention_backend: kernels, device }) => (kernels === device ? `${kernels} kernels` : `${kernels} kernels on ${device}`);
 
   P.machineFacts = function (list, { model, machine }) {
@@ -75,6 +81,7 @@
       ["Pool", `${P.bytes(model.num_blocks * model.bytes_per_block)}: ${model.num_blocks_reason}`],
       ["Limits", `${P.number(model.max_model_len)} tokens of context, ${P.number(model.max_num_seqs)} sequences, ${P.number(model.max_num_batched_tokens)} tokens a step`],
       ["Process", `${P.bytes(machine.process.memory_bytes)}, ${machine.process.cpu_cores_in_use.toFixed(1)} cores busy, up ${P.duration(machine.process.uptime_s)}`],
+      gpuFact(machine.gpu),
       ["Machine", `${P.percent(machine.cpu_load, 1)} of ${P.plural(machine.num_cpus, "core")}, ${P.bytes(used)} of ${P.bytes(machine.memory_total_bytes)} memory in use`],
     ]);
   };

@@ -1,4 +1,4 @@
-// The table of requests, live and recent, with Stop; a row opens what happened to its request.
+// The table of requests, live and recent, with Stop; a row opens, below itself, what happened to its request.
 "use strict";
 
 (function (P) {
@@ -7,13 +7,14 @@
   const MOST_RECENT = 8;
 
   P.RequestsTable = class {
-    // `onOpen(request_id or null)` when a row is opened or closed.
-    constructor(panel, onOpen) {
-      Object.assign(this, { panel, onOpen, rows: new Map(), opened: null, showsAll: false });
+    // `timeline` is shown below the row that is open.
+    constructor(panel, timeline) {
+      Object.assign(this, { panel, timeline, rows: new Map(), opened: null, showsAll: false });
       this.body = panel.querySelector("tbody");
       this.count = panel.querySelector(".pt-request-count");
       panel.querySelector("thead tr").append(...COLUMNS.map((name) => h("th", { scope: "col" }, name)));
       this.none = h("tr", {}, h("td", { colspan: COLUMNS.length, class: "pt-none" }, "No live requests"));
+      this.life = h("tr", { class: "pt-life", id: "pt-life" }, h("td", { colspan: COLUMNS.length }, timeline.element));
       this.more = h("button", { type: "button", class: "pt-button pt-all-recent", hidden: true, onclick: () => this.toggleAll() }, "");
       panel.querySelector(".pt-table").after(this.more);
     }
@@ -22,7 +23,8 @@
       this.frame = { items, recent };
       const shown = this.showsAll ? recent : recent.slice(0, MOST_RECENT);
       const wanted = [...items, ...shown];
-      const rows = wanted.map((item) => this.row(item));
+      if (this.opened !== null && !wanted.some((item) => item.request_id === this.opened)) this.open(null);
+      const rows = wanted.flatMap((item) => (item.request_id === this.opened ? [this.row(item), this.life] : [this.row(item)]));
       if (!items.length) rows.unshift(this.none);
       for (const id of this.rows.keys()) if (!wanted.some((item) => item.request_id === id)) this.rows.delete(id);
       rows.forEach((row, at) => this.body.children[at] !== row && this.body.insertBefore(row, this.body.children[at] ?? null));
@@ -44,6 +46,7 @@
       const values = [stateOf(item), item.num_candidates, progressOf(item), P.number(item.generated_tokens), P.number(item.cached_tokens), blocksOf(item, isLive), item.tokens_per_second ? item.tokens_per_second.toFixed(1) : "–", P.seconds(item.age_s)];
       values.forEach((value, at) => P.setText(cells[at], String(value)));
       tr.classList.toggle("pt-ended", !isLive);
+      tr.classList.toggle("pt-opened", this.opened === item.request_id);
       stop.hidden = !isLive;
       name.setAttribute("aria-expanded", String(this.opened === item.request_id));
       return tr;
@@ -52,17 +55,22 @@
     makeRow(item) {
       const { request_id: id } = item;
       const title = P.requestName(item);
-      const name = h("button", { type: "button", class: "pt-row-name", title: `What happened to ${title}`, onclick: () => this.toggle(id) }, title);
+      const name = h("button", { type: "button", class: "pt-row-name", "aria-controls": "pt-life", title: `What happened to ${title}` }, title);
       const stop = h("button", { type: "button", class: "pt-button pt-row-stop", "aria-label": `Stop ${title}`, onclick: () => this.stop(item) }, "Stop");
       const cells = COLUMNS.slice(1).map((label) => h("td", { "data-label": label }));
       const go = item.conversation_id ? P.iconButton("right", `Open ${title}`, () => P.dashboard.openConversation(item.conversation_id)) : null;
-      return { tr: h("tr", { "data-request": id }, h("td", {}, h("span", { class: "pt-row-head" }, name, go, stop)), ...cells), cells, stop, name };
+      const onclick = (event) => (event.target.closest("button") ?? name) === name && !hasSelection() && this.toggle(id);
+      return { tr: h("tr", { "data-request": id, onclick }, h("td", {}, h("span", { class: "pt-row-head" }, name, go, stop)), ...cells), cells, stop, name };
     }
 
     toggle(id) {
-      this.opened = this.opened === id ? null : id;
+      this.open(this.opened === id ? null : id);
       this.update(this.frame);
-      this.onOpen(this.opened);
+    }
+
+    open(id) {
+      this.opened = id;
+      this.timeline.open(id);
     }
 
     async stop(item) {
@@ -74,6 +82,9 @@
       }
     }
   };
+
+  // Who marks a number to copy it does not mean to open the row.
+  const hasSelection = () => getSelection().type === "Range";
 
   function stateOf(item) {
     if (item.state === "finished") return [...new Set(item.finish_reasons)].join(", ") || "finished";

@@ -34,9 +34,9 @@
 
     // Show a request, or nothing.
     async open(id) {
+      if (id !== this.id) this.element.replaceChildren();
       this.id = id;
       clearTimeout(this.timer);
-      this.element.hidden = id === null;
       if (id !== null) await this.refresh(id);
     }
 
