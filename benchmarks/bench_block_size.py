@@ -119,10 +119,10 @@ def replay_chats(block_size: int) -> dict[str, float]:
             next_id += 1
         while scheduler.has_work:
             step(scheduler)
-            stats = scheduler.stats()
+            stats = scheduler.view.stats()
             stored += stats.tokens_stored
             held += (stats.blocks.private + stats.blocks.shared) * block_size
-    counters = scheduler.stats().counters
+    counters = scheduler.view.stats().counters
     return {
         "unused_slots": round(1 - stored / held, 4),
         "prefix_hits": round(counters.prefix_hits / counters.prefix_queries, 4),

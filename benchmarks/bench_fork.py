@@ -34,7 +34,7 @@ def live_blocks(num_prompt: int, n: int, block_size: int, *, is_forked: bool) ->
     counts = []
     for _ in range(NUM_OUTPUT - 1):
         step(scheduler)
-        blocks = scheduler.stats().blocks
+        blocks = scheduler.view.stats().blocks
         counts.append(blocks.private + blocks.shared)
     return counts[1:]
 

@@ -78,10 +78,10 @@ def run_paged(trace: list[Lengths], config: SchedulerConfig) -> Figures:
         scheduler.add_request(make_request(i, prompt, lengths.num_output))
     while scheduler.has_work:
         plan, _ = step(scheduler)
-        stats = scheduler.stats()
+        stats = scheduler.view.stats()
         held = (stats.blocks.private + stats.blocks.shared) * config.block_size
         figures.note(len(plan.scheduled), stats.tokens_stored, held)
-    figures.preemptions = scheduler.stats().counters.preemptions
+    figures.preemptions = scheduler.view.stats().counters.preemptions
     return figures
 
 

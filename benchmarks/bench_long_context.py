@@ -94,7 +94,7 @@ def time_scheduler(block_size: int) -> dict[str, float]:
     while scheduler.has_work:
         started = time.thread_time()
         step(scheduler)
-        scheduler.stats()
+        scheduler.view.stats()
         times.append((time.thread_time() - started) * 1e3)
     num_chunks = CONTEXT // CHUNK
     results = {

@@ -41,7 +41,7 @@ def make_running(num_running: int) -> Scheduler:
     for i in range(num_running):
         prompt = [(i * 7919 + j) % 49_000 for j in range(PROMPT_LEN)]
         scheduler.add_request(make_request(i, prompt, 10_000))
-    while scheduler.stats().num_waiting:
+    while scheduler.view.stats().num_waiting:
         step(scheduler)
     step(scheduler)
     return scheduler
@@ -57,7 +57,7 @@ def median_step_us(num_running: int, num_steps: int) -> float:
         output = draw(plan)
         drawn = time.thread_time()
         scheduler.update(plan, output)
-        scheduler.stats()
+        scheduler.view.stats()
         times.append(time.thread_time() - drawn + planned - started)
         assert len(plan.scheduled) == num_running, "not every sequence decodes"
     return statistics.median(times) * 1e6

@@ -68,35 +68,35 @@ class EngineCore:
 
     def stats(self) -> EngineStats:
         """The engine as it is between two steps."""
-        return self._scheduler.stats()
+        return self._scheduler.view.stats()
 
     def requests(self) -> tuple[RequestInfo, ...]:
         """The live requests in order of arrival."""
-        return self._scheduler.requests()
+        return self._scheduler.view.requests()
 
     def requests_report(self) -> RequestsReport:
         """Live and ended requests, and what sharing saves."""
-        return self._scheduler.requests_report()
+        return self._scheduler.view.requests_report()
 
     def request(self, request_id: int) -> RequestDetail | None:
         """A live request, or one that has ended lately, with what happened to it."""
-        return self._scheduler.request(request_id)
+        return self._scheduler.view.request(request_id)
 
     def block_cells(self) -> BlockCells:
         """Every block in compact form."""
-        return self._scheduler.block_cells()
+        return self._scheduler.view.block_cells()
 
     def block(self, block_id: int) -> BlockDetail | None:
         """One block and who holds it."""
-        return self._scheduler.block(block_id)
+        return self._scheduler.view.block(block_id)
 
     def block_map(self) -> tuple[BlockInfo, ...]:
         """Every block, in order of id."""
-        return self._scheduler.block_map()
+        return self._scheduler.view.block_map()
 
     def count_resident(self, token_ids: list[int]) -> int:
         """How many of the first tokens need not be computed again."""
-        return self._scheduler.count_resident(token_ids)
+        return self._scheduler.view.count_resident(token_ids)
 
     def _checked(self, outputs: list[StepOutput]) -> list[StepOutput]:
         if outputs and not self.has_work:

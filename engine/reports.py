@@ -28,6 +28,7 @@ MAX_ENDED = 100
 class Tally:
     """Totals since start, while they are counted; `Counters` and `Distributions` say what each means."""
 
+    num_steps: int = 0
     preemptions: int = 0
     forks: int = 0
     prefix_queries: int = 0

@@ -226,7 +226,7 @@ class Harness:
     @property
     def num_live_blocks(self) -> int:
         """Blocks that a sequence refers to: what a leak would leave."""
-        counts = self.scheduler.stats().blocks
+        counts = self.scheduler.view.stats().blocks
         return counts.private + counts.shared
 
     @property

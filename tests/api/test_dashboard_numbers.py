@@ -31,20 +31,20 @@ class HarnessEngine:
 
     @property
     def stats(self) -> EngineStats:
-        return self.harness.scheduler.stats()
+        return self.harness.scheduler.view.stats()
 
     @property
     def info(self) -> ModelInfo:
         return self.harness.runner.info
 
     async def requests_report(self) -> RequestsReport:
-        return self.harness.scheduler.requests_report()
+        return self.harness.scheduler.view.requests_report()
 
     async def block_cells(self) -> BlockCells:
-        return self.harness.scheduler.block_cells()
+        return self.harness.scheduler.view.block_cells()
 
     async def block(self, block_id: int) -> BlockDetail | None:
-        return self.harness.scheduler.block(block_id)
+        return self.harness.scheduler.view.block(block_id)
 
 
 class NoChat:
@@ -221,7 +221,7 @@ async def test_utilisation_follows_a_long_request_block_by_block() -> None:
             break
         harness.step()
         length = sum(seq.num_tokens for seq in request.sequences if seq.block_table)
-        blocks = harness.scheduler.stats().blocks
+        blocks = harness.scheduler.view.stats().blocks
         if length > 1000:
             assert abs(blocks.private + blocks.shared - math.ceil(length / 16)) <= 1, step
     assert len(harness.texts[0, 0]) == 1000

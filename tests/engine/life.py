@@ -211,7 +211,7 @@ class EngineLife(RuleBasedStateMachine):
     def is_sound(self) -> None:
         if hasattr(self, "scheduler"):
             self.scheduler.check_integrity()
-            stats = self.scheduler.stats()
+            stats = self.scheduler.view.stats()
             assert stats.tokens_stored <= stats.tokens_capacity
             reasons = stats.waiting_budget, stats.waiting_capacity, stats.waiting_deferred
             assert sum(reasons) == stats.num_waiting
@@ -224,9 +224,9 @@ class EngineLife(RuleBasedStateMachine):
                 break
             self._step(())
         self.is_sound()
-        counts = self.scheduler.stats().blocks
+        counts = self.scheduler.view.stats().blocks
         assert counts.private == counts.shared == 0
-        assert self.scheduler.requests() == ()
+        assert self.scheduler.view.requests() == ()
         candidates = {(i, k) for i, r in self.accepted.items() for k in range(r.params.n)}
         assert set(self.ends) == candidates
 

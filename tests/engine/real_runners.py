@@ -94,7 +94,7 @@ class Bench:
     @property
     def counters(self) -> Counters:
         """Totals of all loads."""
-        return self._scheduler.stats().counters
+        return self._scheduler.view.stats().counters
 
     def shuffle_blocks(self) -> None:
         """Hand blocks out in random order from now on. For a pool that nobody has used."""

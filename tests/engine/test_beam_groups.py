@@ -108,7 +108,7 @@ def test_each_block_is_held_once_and_dead_beams_hold_none(block_size: int, dista
             contexts = [seq.token_ids[:-1] for seq in request.sequences]
             assert engine.num_live_blocks == num_blocks(contexts, block_size)
     check(engine, [request])
-    assert engine.scheduler.stats().counters.forks > 3
+    assert engine.scheduler.view.stats().counters.forks > 3
 
 
 @pytest.mark.parametrize(("length", "num_copies"), [(3, 2), (4, 0), (5, 2)])
@@ -218,7 +218,7 @@ def test_preempted_beams_compute_what_they_share_once(block_size: int, num_steps
         num_computed += plan.num_scheduled_tokens
     assert num_computed == len(positions)
     assert ids(request.sequences) == {entry.seq_id for entry in plan.scheduled if entry.samples}
-    assert engine.scheduler.stats().counters.preemptions == 1
+    assert engine.scheduler.view.stats().counters.preemptions == 1
     engine.run()
     check(engine, [request])
 
@@ -241,10 +241,10 @@ def test_all_beams_of_the_victim_give_way_at_once() -> None:
     engine = Harness(num_blocks=9, enable_prefix_caching=False)
     first = engine.add(prompt(7), max_tokens=20)
     request = search(engine, prompt(7, 50), 3, max_tokens=9, ignore_eos=True)
-    while not engine.scheduler.stats().counters.preemptions:
+    while not engine.scheduler.view.stats().counters.preemptions:
         engine.step()
     assert {seq.num_computed_tokens for seq in request.sequences} == {0}
-    assert engine.scheduler.stats().num_running == 1
+    assert engine.scheduler.view.stats().num_running == 1
     engine.run()
     check(engine, [request])
     assert len(engine.texts[first.request_id, 0]) == 20
@@ -254,7 +254,7 @@ def test_the_first_in_rank_is_spared_with_all_its_beams() -> None:
     engine = Harness(num_blocks=12, enable_prefix_caching=False)
     request = search(engine, prompt(3), 3, max_tokens=9, ignore_eos=True)
     long = engine.add(prompt(30, 50), max_tokens=8)
-    while not engine.scheduler.stats().counters.preemptions:
+    while not engine.scheduler.view.stats().counters.preemptions:
         engine.step()
     assert [seq.status.value for seq in request.sequences] == ["running"] * 3
     assert long.sequences[0].status.value == "preempted"
@@ -368,12 +368,12 @@ def test_blocks_and_tokens_of_a_search_are_counted_once() -> None:
     request = search(engine, prompt(9), 3, n=2, max_tokens=5, ignore_eos=True)
     engine.steps(4)
     num_held = engine.num_live_blocks
-    assert engine.scheduler.requests()[0].num_candidates == 3
+    assert engine.scheduler.view.requests()[0].num_candidates == 3
     engine.run()
     first, second = (engine.ends[0, i] for i in (0, 1))
     assert first.kv.blocks_private + first.kv.blocks_shared == first.kv.blocks_released
     assert first.kv.blocks_released >= num_held
     assert second.kv.blocks_released == 0
-    assert engine.scheduler.stats().counters.generated_tokens == 10
-    assert engine.scheduler.stats().counters.prompt_tokens == 9
+    assert engine.scheduler.view.stats().counters.generated_tokens == 10
+    assert engine.scheduler.view.stats().counters.prompt_tokens == 9
     check(engine, [request])

@@ -11,18 +11,18 @@ def prompt(length: int, start: int = 0) -> list[int]:
 
 
 def ended(engine: Harness) -> CounterfactualBytes:
-    return engine.scheduler.stats().counterfactual_bytes_ended
+    return engine.scheduler.view.stats().counterfactual_bytes_ended
 
 
 def fragmentation(engine: Harness) -> InternalFragmentation:
-    return engine.scheduler.stats().internal_fragmentation
+    return engine.scheduler.view.stats().internal_fragmentation
 
 
 def test_live_load_counts_lengths_so_far_and_each_candidate_whole() -> None:
     engine = Harness(max_model_len=32)
     engine.add(prompt(9), n=2)
     engine.steps(2)
-    stats = engine.scheduler.stats()
+    stats = engine.scheduler.view.stats()
     assert stats.counterfactual_bytes == CounterfactualBytes(
         paged=4 * 4 * 10, max_len=2 * 32 * 10, pow2=2 * 16 * 10, exact=2 * 10 * 10
     )
@@ -41,7 +41,7 @@ def test_ended_sequence_counts_with_its_final_length(
     engine.add(prompt(num_prompt), max_tokens=num_output)
     engine.run()
     assert ended(engine) == CounterfactualBytes(paged * 10, 32 * 10, pow2 * 10, exact * 10)
-    assert engine.scheduler.stats().counterfactual_bytes == CounterfactualBytes()
+    assert engine.scheduler.view.stats().counterfactual_bytes == CounterfactualBytes()
 
 
 def test_ended_sequences_add_up_and_candidates_pay_for_their_prompt_each() -> None:

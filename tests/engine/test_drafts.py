@@ -39,7 +39,7 @@ def test_what_repeats_takes_fewer_steps() -> None:
     harness = engine()
     harness.add(PROMPT, max_tokens=40)
     harness.run()
-    counters = harness.scheduler.stats().counters
+    counters = harness.scheduler.view.stats().counters
     assert num_decode_steps(harness) < 12
     assert counters.generated_tokens == 40
     assert counters.accepted_tokens == 39 - num_decode_steps(harness)
@@ -94,7 +94,7 @@ def test_texts_are_those_without_drafts(n: int, min_tokens: int) -> None:
             [*TEXT[i:], *TEXT], n=n, seed=i, max_tokens=60, min_tokens=min_tokens, ignore_eos=False
         )
     harness.run()
-    assert harness.scheduler.stats().counters.accepted_tokens > 10
+    assert harness.scheduler.view.stats().counters.accepted_tokens > 10
 
 
 def test_drafts_are_written_into_blocks_of_ones_own() -> None:
@@ -102,8 +102,8 @@ def test_drafts_are_written_into_blocks_of_ones_own() -> None:
     harness = engine(block_size=16, num_blocks=8)
     harness.add(PROMPT, n=3, max_tokens=25)
     harness.run()
-    assert harness.scheduler.stats().counters.cow_copies == 2
-    assert harness.scheduler.stats().counters.accepted_tokens > 0
+    assert harness.scheduler.view.stats().counters.cow_copies == 2
+    assert harness.scheduler.view.stats().counters.accepted_tokens > 0
 
 
 def test_drafts_take_no_block_that_is_not_there() -> None:
@@ -111,7 +111,7 @@ def test_drafts_take_no_block_that_is_not_there() -> None:
     harness.add(PROMPT, max_tokens=40)
     harness.run()
     assert len(harness.texts[0, 0]) == 10
-    assert harness.scheduler.stats().counters.preemptions == 0
+    assert harness.scheduler.view.stats().counters.preemptions == 0
 
 
 def test_drafts_push_nobody_out() -> None:
@@ -120,7 +120,7 @@ def test_drafts_push_nobody_out() -> None:
         harness.add(PROMPT, max_tokens=6)
         harness.add([1, *PROMPT], max_tokens=6)
         harness.run()
-        assert harness.scheduler.stats().counters.preemptions == 0
+        assert harness.scheduler.view.stats().counters.preemptions == 0
 
 
 def test_a_preempted_sequence_guesses_on() -> None:
@@ -146,7 +146,7 @@ def test_many_that_decode_do_not_guess() -> None:
     for i in range(MAX_ROWS):
         harness.add([i, *PROMPT], max_tokens=12)
     harness.run()
-    assert harness.scheduler.stats().counters.drafts == 0
+    assert harness.scheduler.view.stats().counters.drafts == 0
 
 
 def test_neither_beams_nor_embeddings_guess() -> None:
@@ -154,7 +154,7 @@ def test_neither_beams_nor_embeddings_guess() -> None:
     harness.add(PROMPT, beams=BeamParams(width=2, length_penalty=1.0), max_tokens=8)
     harness.embed(PROMPT)
     harness.run()
-    assert harness.scheduler.stats().counters.drafts == 0
+    assert harness.scheduler.view.stats().counters.drafts == 0
 
 
 class AnythingGoes:
@@ -176,7 +176,7 @@ def test_a_grammar_sees_every_token_before_the_next_is_computed() -> None:
     harness.requests.append(request)
     harness.run()
     assert len(harness.texts[0, 0]) == 20
-    assert harness.scheduler.stats().counters.drafts == 0
+    assert harness.scheduler.view.stats().counters.drafts == 0
 
 
 def test_tokens_behind_a_stop_string_do_not_count() -> None:
@@ -186,7 +186,7 @@ def test_tokens_behind_a_stop_string_do_not_count() -> None:
     drawn = len(harness.texts[0, 0])
     harness.take(harness.scheduler.finish(request.sequences[0].seq_id, FinishReason.STOP, 2))
     assert harness.ends[0, 0].usage.completion_tokens == drawn - 2
-    assert harness.scheduler.stats().counters.generated_tokens == drawn - 2
+    assert harness.scheduler.view.stats().counters.generated_tokens == drawn - 2
     assert harness.num_live_blocks == 0
 
 

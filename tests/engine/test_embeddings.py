@@ -99,7 +99,7 @@ def test_the_cache_is_filled_but_not_used() -> None:
     engine.add(prompt(14), max_tokens=1)
     engine.run()
     assert engine.ends[2, 0].usage.cached_tokens == 12
-    counters = engine.scheduler.stats().counters
+    counters = engine.scheduler.view.stats().counters
     assert (counters.prefix_queries, counters.prefix_hits) == (9 + 14, 12)
     assert (counters.prompt_tokens, counters.generated_tokens) == (9 + 13 + 14, 2)
 

@@ -17,7 +17,7 @@ def started(engine: Harness) -> list[int]:
 
 
 def reasons(engine: Harness) -> list[str | None]:
-    return [request.waiting_reason for request in engine.scheduler.requests()]
+    return [request.waiting_reason for request in engine.scheduler.view.requests()]
 
 
 # --- passing by ----------------------------------------------------------------------------------
@@ -31,7 +31,7 @@ def test_small_one_behind_one_that_is_too_large_starts_at_once() -> None:
     engine.step()
     assert started(engine) == [0, 2]
     assert reasons(engine) == [None, "capacity", None]
-    stats = engine.scheduler.stats()
+    stats = engine.scheduler.view.stats()
     assert (stats.num_waiting, stats.waiting_capacity, stats.waiting_budget) == (1, 1, 0)
     engine.run()
 
@@ -70,7 +70,7 @@ def test_bound_holds_also_for_those_that_would_start_in_one_step() -> None:
     engine.step()
     assert len(started(engine)) == 1 + MAX_OVERTAKES == 1 + large.num_overtakes
     assert reasons(engine)[-2:] == ["capacity", "capacity"]
-    assert engine.scheduler.stats().waiting_capacity == 3
+    assert engine.scheduler.view.stats().waiting_capacity == 3
     engine.run()
 
 
@@ -116,7 +116,7 @@ def test_only_so_many_that_do_not_fit_are_looked_at() -> None:
     engine.add(prompt(2, 240))
     engine.step()
     assert started(engine) == [0]
-    assert engine.scheduler.stats().waiting_capacity == MAX_LOOKAHEAD + 1
+    assert engine.scheduler.view.stats().waiting_capacity == MAX_LOOKAHEAD + 1
     engine.run()
 
 
@@ -127,7 +127,7 @@ def test_hits_are_not_looked_up_when_nothing_can_start(monkeypatch: pytest.Monke
     engine.add(prompt(4))
     monkeypatch.setattr(engine.scheduler.kv, "lookup", None)
     engine.step()
-    assert engine.scheduler.stats().waiting_capacity == 1
+    assert engine.scheduler.view.stats().waiting_capacity == 1
 
 
 def test_a_start_leaves_a_block_for_each_that_decodes() -> None:

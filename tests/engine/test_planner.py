@@ -77,9 +77,9 @@ def test_those_without_a_share_wait_for_the_budget() -> None:
     for i in range(3):
         engine.add(prompt(30 - i, 40 * i))
     assert shape(engine.step()) == [(0, 0, 4, 0), (2, 0, 4, 0)]
-    stats = engine.scheduler.stats()
+    stats = engine.scheduler.view.stats()
     assert (stats.num_waiting, stats.waiting_budget, stats.waiting_capacity) == (1, 1, 0)
-    assert [r.waiting_reason for r in engine.scheduler.requests()] == [None, "budget", None]
+    assert [r.waiting_reason for r in engine.scheduler.view.requests()] == [None, "budget", None]
 
 
 def test_a_step_looks_only_so_far_beyond_those_that_want_its_budget() -> None:
@@ -104,7 +104,7 @@ def test_candidates_take_a_slot_each_before_they_are_born() -> None:
     engine.add(prompt(4, 50), n=2)
     engine.add(prompt(4, 90))
     assert shape(engine.step()) == [(0, 0, 4, 3), (5, 0, 4, 1)]
-    stats = engine.scheduler.stats()
+    stats = engine.scheduler.view.stats()
     assert (stats.num_running, stats.num_waiting, stats.waiting_capacity) == (4, 1, 1)
     engine.run()
 
@@ -115,9 +115,9 @@ def test_what_running_prefills_still_need_is_not_given_away() -> None:
     engine.step()
     engine.add(prompt(8, 50))
     assert shape(engine.step()) == [(0, 8, 8, 0)]
-    assert engine.scheduler.stats().waiting_capacity == 1
+    assert engine.scheduler.view.stats().waiting_capacity == 1
     engine.run()
-    assert engine.scheduler.stats().counters.preemptions == 0
+    assert engine.scheduler.view.stats().counters.preemptions == 0
 
 
 def test_tails_of_unborn_candidates_are_counted() -> None:
@@ -136,13 +136,13 @@ def test_cached_blocks_of_a_hit_are_no_longer_free_once_used() -> None:
     engine = Harness()
     engine.add(prompt(21), max_tokens=1)
     engine.run()
-    assert engine.scheduler.stats().blocks.cached == 5
+    assert engine.scheduler.view.stats().blocks.cached == 5
     engine.add(prompt(21), max_tokens=8)
     engine.add(prompt(17, 50), max_tokens=8)
     plan = engine.step()
     assert shape(plan) == [(1, 20, 1, 1)]
     assert plan.scheduled[0].block_table == [0, 1, 2, 3, 4, 5]
-    assert engine.scheduler.stats().waiting_capacity == 1
+    assert engine.scheduler.view.stats().waiting_capacity == 1
     engine.run()
 
 
@@ -152,7 +152,7 @@ def test_live_blocks_of_a_hit_cost_nothing() -> None:
     engine.step()
     engine.add(prompt(30), max_tokens=2)
     assert shape(engine.step()) == [(0, 29, 1, 1), (1, 28, 2, 1)]
-    assert engine.scheduler.stats().blocks.shared == 7
+    assert engine.scheduler.view.stats().blocks.shared == 7
     engine.run()
 
 
@@ -197,7 +197,7 @@ def test_prefix_counters_count_tokens_of_first_passes() -> None:
     engine.run()
     engine.add(prompt(10), max_tokens=1)
     engine.run()
-    counters = engine.scheduler.stats().counters
+    counters = engine.scheduler.view.stats().counters
     assert (counters.prefix_queries, counters.prefix_hits, counters.prompt_tokens) == (19, 8, 19)
     assert [engine.ends[0, i].usage.cached_tokens for i in range(3)] == [0, 0, 0]
 
@@ -211,8 +211,8 @@ def test_edited_prompt_computes_from_where_it_was_edited() -> None:
     assert plan.block_copies == (BlockCopy(2, 4),)
     assert shape(plan) == [(1, 10, 9, 1)]
     assert engine.ends[1, 0].usage.cached_tokens == 10
-    assert engine.scheduler.stats().counters.prefix_hits == 10
-    assert engine.scheduler.stats().counters.cow_copies == 0
+    assert engine.scheduler.view.stats().counters.prefix_hits == 10
+    assert engine.scheduler.view.stats().counters.cow_copies == 0
 
 
 def test_answer_forked_in_the_middle_computes_only_what_is_new() -> None:
@@ -275,7 +275,11 @@ def test_victim_that_loses_least_is_preempted_although_another_is_younger() -> N
     engine.steps(2)
     assert engine.free_block_ids == [6]
     assert [seq_id for seq_id, *_ in shape(engine.step())] == [0, 2]
-    assert [r.state for r in engine.scheduler.requests()] == ["running", "preempted", "running"]
+    assert [r.state for r in engine.scheduler.view.requests()] == [
+        "running",
+        "preempted",
+        "running",
+    ]
     engine.run()
 
 
@@ -284,7 +288,11 @@ def test_youngest_of_those_that_lose_the_same_is_preempted() -> None:
     for i in range(3):
         engine.add(prompt(7, 50 * i), max_tokens=9)
     engine.steps(3)
-    assert [r.state for r in engine.scheduler.requests()] == ["running", "running", "preempted"]
+    assert [r.state for r in engine.scheduler.view.requests()] == [
+        "running",
+        "running",
+        "preempted",
+    ]
     engine.run()
 
 
@@ -294,7 +302,11 @@ def test_lowest_priority_is_preempted_first_however_much_it_loses() -> None:
     engine.add(prompt(7, 50), max_tokens=9)
     engine.add(prompt(3, 100), max_tokens=9)
     engine.steps(3)
-    assert [r.state for r in engine.scheduler.requests()] == ["preempted", "running", "running"]
+    assert [r.state for r in engine.scheduler.view.requests()] == [
+        "preempted",
+        "running",
+        "running",
+    ]
     engine.run()
 
 
@@ -320,7 +332,7 @@ def test_first_in_rank_is_never_preempted_while_another_runs() -> None:
         ends.append(len(engine.texts[0, 0]))
         assert plan.scheduled[0].seq_id == 0
     assert ends == list(range(1, 21))
-    assert engine.scheduler.stats().counters.preemptions > 0
+    assert engine.scheduler.view.stats().counters.preemptions > 0
     engine.run()
 
 
@@ -331,12 +343,12 @@ def test_youngest_running_sequence_is_preempted_and_returns_when_its_context_fit
     engine.steps(2)
     assert engine.free_block_ids == []
     assert shape(engine.step()) == [(0, 8, 1, 1)]
-    stats = engine.scheduler.stats()
+    stats = engine.scheduler.view.stats()
     assert (stats.num_running, stats.num_waiting, stats.counters.preemptions) == (1, 1, 1)
-    assert [r.state for r in engine.scheduler.requests()] == ["running", "preempted"]
-    assert engine.scheduler.requests()[1].waiting_reason == "capacity"
+    assert [r.state for r in engine.scheduler.view.requests()] == ["running", "preempted"]
+    assert engine.scheduler.view.requests()[1].waiting_reason == "capacity"
     engine.run()
-    assert engine.scheduler.stats().counters.preemptions == 1
+    assert engine.scheduler.view.stats().counters.preemptions == 1
     assert [len(engine.texts[i, 0]) for i in (0, 1)] == [7, 7]
 
 
@@ -346,7 +358,11 @@ def test_preempted_sequence_stands_at_the_front_of_the_queue() -> None:
         engine.add(prompt(7, 50 * i), max_tokens=7)
     engine.steps(3)
     assert [seq.seq_id for seq in engine.scheduler._roster.waiting] == [1, 2]
-    assert [r.state for r in engine.scheduler.requests()] == ["running", "preempted", "waiting"]
+    assert [r.state for r in engine.scheduler.view.requests()] == [
+        "running",
+        "preempted",
+        "waiting",
+    ]
     engine.run()
 
 
@@ -372,7 +388,7 @@ def test_preemption_is_invisible(length: int, caching: bool) -> None:
     for i in range(4):
         engine.add(prompt(length, 50 * i), max_tokens=12, seed=i, logprobs=1)
     engine.run()
-    assert engine.scheduler.stats().counters.preemptions > 0
+    assert engine.scheduler.view.stats().counters.preemptions > 0
     assert {len(text) for text in engine.texts.values()} == {12}
     assert engine.num_live_blocks == 0
 
@@ -414,7 +430,7 @@ def test_prefills_that_block_each_other_give_way_to_the_oldest() -> None:
     stolen = [engine.scheduler.kv.pool.allocate() for _ in range(6)]
     plan = engine.scheduler.schedule()
     assert [(e.seq_id, e.start_position) for e in plan.scheduled] == [(0, 8)]
-    assert engine.scheduler.stats().counters.preemptions == 1
+    assert engine.scheduler.view.stats().counters.preemptions == 1
     engine.scheduler.kv.pool.free(stolen)
     engine.take(engine.scheduler.update(plan, engine.runner.execute(plan)))
     engine.run()
@@ -427,11 +443,11 @@ def test_candidates_fork_after_the_prompt_and_each_draws_its_first_token() -> No
     engine = Harness(max_num_batched_tokens=8)
     engine.add(prompt(10), n=3, seed=5)
     assert shape(engine.step()) == [(0, 0, 8, 0)]
-    assert engine.scheduler.stats().blocks.private == 2
+    assert engine.scheduler.view.stats().blocks.private == 2
     plan = engine.step()
     assert shape(plan) == [(0, 8, 2, 3)]
     assert [s.seed for s in plan.scheduled[0].samples] == [5, 6, 7]
-    stats = engine.scheduler.stats()
+    stats = engine.scheduler.view.stats()
     assert (stats.num_running, stats.counters.forks, stats.counters.cow_copies) == (3, 2, 0)
     assert (stats.blocks.private, stats.blocks.shared, stats.tokens_stored) == (0, 3, 10)
     plan = engine.step()
@@ -445,7 +461,7 @@ def test_more_candidates_than_the_pool_can_hold_at_once_all_finish() -> None:
     engine = Harness(num_blocks=4)
     engine.add(prompt(6), n=5, seed=1, max_tokens=9)
     engine.run()
-    assert engine.scheduler.stats().counters.preemptions > 0
+    assert engine.scheduler.view.stats().counters.preemptions > 0
     assert [len(engine.texts[0, i]) for i in range(5)] == [9] * 5
 
 
@@ -454,10 +470,10 @@ def test_preempted_candidate_keeps_its_siblings_and_shares_their_prompt_again() 
     engine.add(prompt(8), n=2, seed=1, max_tokens=9)
     engine.steps(4)
     engine.preempt()
-    assert engine.scheduler.requests()[0].state == "running"
+    assert engine.scheduler.view.requests()[0].state == "running"
     plan = engine.step()
     assert [e.block_table[:2] for e in plan.scheduled] == [[0, 1], [0, 1]]
-    assert engine.scheduler.stats().blocks.shared == 2
+    assert engine.scheduler.view.stats().blocks.shared == 2
     engine.run()
 
 

@@ -94,7 +94,7 @@ def test_the_cache_is_filled_but_not_used_until_all_are_judged() -> None:
     engine.add(prompt(14), max_tokens=1)
     engine.run()
     assert engine.ends[2, 0].usage.cached_tokens == 13
-    counters = engine.scheduler.stats().counters
+    counters = engine.scheduler.view.stats().counters
     assert (counters.prefix_queries, counters.prefix_hits) == (9 + 14, 13)
 
 

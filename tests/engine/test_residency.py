@@ -11,12 +11,12 @@ def trace(scheduler: Scheduler) -> object:
     pool = scheduler.kv.pool
     blocks = [(b.block_id, b.ref_count, b.key, b.num_tokens) for b in pool.blocks]
     order = [block.block_id for block in pool.free_queue]
-    return blocks, order, scheduler.stats().counters, pool.counts
+    return blocks, order, scheduler.view.stats().counters, pool.counts
 
 
 def ask(engine: Harness, tokens: list[int]) -> int:
     before = trace(engine.scheduler)
-    count = engine.scheduler.count_resident(tokens)
+    count = engine.scheduler.view.count_resident(tokens)
     assert trace(engine.scheduler) == before
     return count
 

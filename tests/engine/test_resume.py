@@ -89,7 +89,7 @@ def test_preemption_before_any_step_is_not_seen(
     for num_steps in range(1, 26):
         engine = read(length, num_steps, caching, **params)
         assert told(engine.events) == expected
-        num_seen += engine.scheduler.stats().counters.preemptions
+        num_seen += engine.scheduler.view.stats().counters.preemptions
     assert num_seen >= 10
 
 

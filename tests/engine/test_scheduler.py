@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.errors import RequestError
-from engine.outputs import FinishReason, ModelRunnerOutput, SampledToken, SequenceEnd
+from engine.outputs import FinishReason, ModelRunnerOutput, SampledToken
 from engine.sequence import Request
 from tests.fakes import EOS_TOKEN_ID, Harness
 
@@ -156,7 +156,7 @@ def test_abort_frees_everything_from_every_state(state: State) -> None:
     engine, request = state()
     assert engine.abort(request) == [0, 1, 2]
     assert {engine.ends[request.request_id, i].reason for i in range(3)} == {FinishReason.ABORT}
-    held = {o for info in engine.scheduler.block_map() for o in info.owners}
+    held = {o for info in engine.scheduler.view.block_map() for o in info.owners}
     assert request.request_id not in held
     engine.scheduler.check_integrity()
     assert engine.abort(request) == []
@@ -220,7 +220,7 @@ def test_aborted_prefill_leaves_only_what_was_computed_in_the_cache() -> None:
     plan = engine.scheduler.schedule()
     engine.abort(request)
     engine.take(engine.scheduler.update(plan, engine.runner.execute(plan)))
-    assert engine.scheduler.stats().blocks.cached == 1
+    assert engine.scheduler.view.stats().blocks.cached == 1
     engine.add(prompt(13))
     engine.run()
     assert engine.ends[1, 0].usage.cached_tokens == 4
@@ -253,7 +253,7 @@ def test_rejected_request_holds_nothing_and_those_behind_it_go_on() -> None:
     with pytest.raises(RequestError, match="40 tokens"):
         engine.scheduler.add_request(Request(77, prompt(40), engine.add(prompt(3)).params, 0.0))
     engine.scheduler.check_integrity()
-    assert [r.request_id for r in engine.scheduler.requests()] == [0]
+    assert [r.request_id for r in engine.scheduler.view.requests()] == [0]
     engine.run()
     assert len(engine.texts[0, 0]) == 8
 
@@ -345,30 +345,6 @@ def test_a_sequence_for_which_nothing_can_be_drawn_ends_alone() -> None:
 
 
 # --- what an end and a step tell -------------------------------------------------------------------------------------
-
-
-def test_end_tells_what_was_held_and_released() -> None:
-    engine = Harness()
-    request = engine.add(prompt(9), n=2)
-    engine.steps(2)
-
-    def kv(end: SequenceEnd) -> tuple[int, int, int]:
-        return end.kv.blocks_private, end.kv.blocks_shared, end.kv.blocks_released
-
-    engine.abort(request, 1)
-    engine.abort(request, 0)
-    assert (kv(engine.ends[0, 1]), kv(engine.ends[0, 0])) == ((1, 2, 1), (1, 2, 3))
-    assert engine.ends[0, 0].kv.release_ms > 0
-
-
-def test_candidate_that_was_preempted_ends_with_what_it_shares_then() -> None:
-    engine = Harness()
-    request = engine.add(prompt(9), n=2)
-    engine.steps(2)
-    engine.abort(request, 1)
-    engine.preempt()
-    engine.abort(request, 0)
-    assert engine.ends[0, 0].kv.blocks_shared == 0
 
 
 def test_timings_run_from_arrival(monkeypatch: pytest.MonkeyPatch) -> None:

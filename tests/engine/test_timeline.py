@@ -10,7 +10,7 @@ def prompt(length: int, start: int = 0) -> list[int]:
 
 
 def told(engine: Harness, request_id: int = 0) -> list[tuple[str, int, int, int]]:
-    detail = engine.scheduler.request(request_id)
+    detail = engine.scheduler.view.request(request_id)
     assert detail is not None
     times = [event.time_s for event in detail.events]
     assert times == sorted(times)
@@ -68,7 +68,7 @@ def test_an_abort_in_the_queue_is_an_end_with_its_reason() -> None:
     engine = Harness()
     request = engine.add(prompt(3), n=2)
     engine.abort(request)
-    detail = engine.scheduler.request(0)
+    detail = engine.scheduler.view.request(0)
     assert detail is not None
     assert [(e.kind, e.index, e.reason) for e in detail.events] == [
         ("queued", 0, None),
@@ -86,7 +86,7 @@ def test_a_beam_search_ends_once() -> None:
         ("end", 1, len(engine.texts[0, 1]), 0),
     ]
     engine.abort(request)
-    assert len(engine.scheduler.requests_report().recent) == 1
+    assert len(engine.scheduler.view.requests_report().recent) == 1
 
 
 def events(kind: str, count: int) -> list[RequestEvent]:

@@ -110,5 +110,5 @@ def test_long_prefill_under_a_small_budget_is_no_alarm() -> None:
     engine = Harness(max_num_batched_tokens=8, max_model_len=1000, num_blocks=300)
     engine.add(prompt(8 * (SLACK + 10)), max_tokens=1)
     engine.run()
-    assert engine.scheduler.stats().num_steps == SLACK + 10
+    assert engine.scheduler.view.stats().num_steps == SLACK + 10
     assert engine.ends[0, 0].reason is FinishReason.LENGTH
