@@ -1,5 +1,6 @@
 """What an end tells of the memory that a sequence held. Ten blocks of four tokens unless said."""
 
+from engine.outputs import SequenceEnd
 from tests.fakes import Harness
 
 
