@@ -100,6 +100,10 @@ async def test_a_request_is_listed_with_its_life_and_stopped(
     await open_dashboard(page)
     row = page.locator("tr[data-request]").filter(has_text="Write a long story").first
     await expect(row.locator("td").nth(1)).to_have_text("running")
+    swatch = await row.locator(".pt-swatch").evaluate(
+        "(each) => getComputedStyle(each).backgroundColor"
+    )
+    assert [int(part) for part in re.findall(r"\d+", swatch)] == await colour_of(page, 0)
     name = row.locator(".pt-row-name")
     await row.locator("td").nth(4).click()
     timeline = page.locator(".pt-timeline")

@@ -26,6 +26,20 @@
     return date.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", ...(span <= 120 ? { second: "2-digit" } : {}) });
   };
 
+  // The end of a scale: the next of 1, 2, 5, 10, 20, ... so that its half is a number that people say.
+  function roundUp(value) {
+    const power = 10 ** Math.floor(Math.log10(value));
+    return power * [1, 2, 5, 10].find((step) => step * power >= value * (1 - 1e-9));
+  }
+
+  // A point of time in a span, as exactly as its points are apart.
+  P.moment = function (seconds, span) {
+    const date = new Date(seconds * 1000);
+    const day = date.toLocaleDateString("en-GB", { day: "numeric", month: "short" });
+    const clock = date.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", ...(span <= 3600 ? { second: "2-digit" } : {}) });
+    return span > 86400 / 2 ? `${day}, ${clock}` : clock;
+  };
+
   P.LineChart = class {
     // `lines`: [name, function of a row]; the scale ends at `least` or higher; `format` writes a value.
     constructor(element, { title, lines, least, most, format, crosshair }) {
@@ -67,7 +81,7 @@
       const { context, width } = prepare(this.canvas, HEIGHT);
       const { start, end, rows } = this.history;
       const values = rows.flatMap((row) => this.lines.map(([, read]) => read(row) ?? 0));
-      const top = Math.min(this.most ?? Infinity, Math.max(this.least, ...values.map((value) => value * 1.1)));
+      const top = Math.min(this.most ?? Infinity, roundUp(Math.max(this.least, ...values)));
       const x = (time) => LEFT + ((time - start) / (end - start)) * (width - LEFT);
       const y = (value) => HEIGHT - BOTTOM - (Math.min(value, top) / top) * (HEIGHT - BOTTOM - TOP);
       this.grid(context, width, start, end, top);
@@ -103,6 +117,7 @@
         context.stroke();
       }
       context.fillText(this.format(top), 4, TOP + 13);
+      context.fillText(this.format(top / 2), 4, (HEIGHT - BOTTOM + TOP) / 2 + 13);
       for (const [part, align] of [[0, "left"], [0.5, "center"], [1, "right"]]) {
         context.textAlign = align;
         context.fillText(P.clock(start + part * (end - start), end - start), part * width, HEIGHT - 4);
@@ -124,6 +139,7 @@
       context.moveTo(x(time), 0);
       context.lineTo(x(time), HEIGHT - BOTTOM);
       context.stroke();
+      this.when(context, x(time), time);
       const row = this.rowAt(time);
       this.lines.forEach(([, read], index) => {
         const value = row && read(row);
@@ -133,6 +149,18 @@
         context.arc(x(row.time), y(value), 3.5, 0, 2 * Math.PI);
         context.fill();
       });
+    }
+
+    // The time under the crosshair, in place of the axis there.
+    when(context, x, time) {
+      const { start, end } = this.history;
+      const text = P.moment(time, end - start);
+      const width = context.measureText(text).width + 12;
+      const left = Math.max(0, Math.min(this.canvas.clientWidth - width, x - width / 2));
+      context.fillStyle = colour("text");
+      context.fillRect(left, HEIGHT - BOTTOM, width, BOTTOM);
+      context.fillStyle = colour("surface");
+      context.fillText(text, left + 6, HEIGHT - 5);
     }
 
     // The values under the crosshair, else the last ones.

@@ -90,7 +90,7 @@
     tiles = new P.Tiles(part(".pt-tiles"));
     memory = new P.MemoryPanel(part("[aria-label=Memory]"));
     timeline = new P.Timeline(P.h("div", { class: "pt-timeline" }));
-    table = new P.RequestsTable(part("[aria-label=Requests]"), timeline);
+    table = new P.RequestsTable(part("[aria-label=Requests]"), timeline, owners);
     history = new P.HistoryPanel(part(".pt-history"));
     zoomButtons(part(".pt-zoom"));
     map = new P.BlockMap(part(".pt-map"), owners, { onHover, onPick, onView });

@@ -7,9 +7,9 @@
   const MOST_RECENT = 8;
 
   P.RequestsTable = class {
-    // `timeline` is shown below the row that is open.
-    constructor(panel, timeline) {
-      Object.assign(this, { panel, timeline, rows: new Map(), opened: null, showsAll: false });
+    // `timeline` is shown below the row that is open; a live row has its colour on the block map from `owners`.
+    constructor(panel, timeline, owners) {
+      Object.assign(this, { panel, timeline, owners, rows: new Map(), opened: null, showsAll: false });
       this.body = panel.querySelector("tbody");
       this.count = panel.querySelector(".pt-request-count");
       panel.querySelector("thead tr").append(...COLUMNS.map((name) => h("th", { scope: "col" }, name)));
@@ -41,13 +41,14 @@
 
     row(item) {
       if (!this.rows.has(item.request_id)) this.rows.set(item.request_id, this.makeRow(item));
-      const { tr, cells, stop, name } = this.rows.get(item.request_id);
+      const { tr, cells, stop, name, swatch } = this.rows.get(item.request_id);
       const isLive = item.state !== "finished";
       const values = [stateOf(item), item.num_candidates, progressOf(item), P.number(item.generated_tokens), P.number(item.cached_tokens), blocksOf(item, isLive), item.tokens_per_second ? item.tokens_per_second.toFixed(1) : "–", P.seconds(item.age_s)];
       values.forEach((value, at) => P.setText(cells[at], String(value)));
       tr.classList.toggle("pt-ended", !isLive);
       tr.classList.toggle("pt-opened", this.opened === item.request_id);
-      stop.hidden = !isLive;
+      swatch.hidden = stop.hidden = !isLive;
+      if (isLive) swatch.style.background = `rgb(${this.owners.colour(item.owner_number)})`;
       name.setAttribute("aria-expanded", String(this.opened === item.request_id));
       return tr;
     }
@@ -57,10 +58,11 @@
       const title = P.requestName(item);
       const name = h("button", { type: "button", class: "pt-row-name", "aria-controls": "pt-life", title: `What happened to ${title}` }, title);
       const stop = h("button", { type: "button", class: "pt-button pt-row-stop", "aria-label": `Stop ${title}`, onclick: () => this.stop(item) }, "Stop");
+      const swatch = h("i", { class: "pt-swatch" });
       const cells = COLUMNS.slice(1).map((label) => h("td", { "data-label": label }));
       const go = item.conversation_id ? P.iconButton("right", `Open ${title}`, () => P.dashboard.openConversation(item.conversation_id)) : null;
       const onclick = (event) => (event.target.closest("button") ?? name) === name && !hasSelection() && this.toggle(id);
-      return { tr: h("tr", { "data-request": id, onclick }, h("td", {}, h("span", { class: "pt-row-head" }, name, go, stop)), ...cells), cells, stop, name };
+      return { tr: h("tr", { "data-request": id, onclick }, h("td", {}, h("span", { class: "pt-row-head" }, swatch, name, go, stop)), ...cells), cells, stop, name, swatch };
     }
 
     toggle(id) {
