@@ -218,9 +218,9 @@ def test_the_builtin_model_says_the_same_behind_part_of_a_cached_block(
         prompt = [*tokens[:position], *tokens[20:26]]
         hot, cold = Scheduler(runner.scheduler_config), Scheduler(without_cache(runner))
         draw_all(hot, runner, tokens[:36])
-        num_known = hot.stats().counters.prefix_hits
+        num_known = hot.view.stats().counters.prefix_hits
         ours, theirs = draw_all(hot, runner, prompt), draw_all(cold, runner, prompt)
-        assert hot.stats().counters.prefix_hits - num_known >= min(position, 32)
+        assert hot.view.stats().counters.prefix_hits - num_known >= min(position, 32)
         assert ours == theirs
     runner.close()
 
