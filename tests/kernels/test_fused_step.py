@@ -2,6 +2,7 @@
 
 import hashlib
 import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,7 @@ from tests.kernels.fused_reference import RandomModel, Run, needs_fused_cpu, ste
 
 pytestmark = needs_fused_cpu
 VOCAB = 100
-WATCHDOG_SECONDS, NUM_JOBS = 150, 10_000
+WATCHDOG_SECONDS, NUM_JOBS, IDLE_SECONDS = 150, 10_000, 0.2
 
 
 def make_shape(
@@ -168,6 +169,18 @@ def test_many_decodes_in_one_step(small_model: RandomModel) -> None:
         model.run(step_input([run for run in prompts[first : first + 16] if run.tokens]))
     last = [Run(text[-1:], len(text) - 1, table) for text, table in zip(texts, tables, strict=True)]
     assert [row.tobytes() for row in model.run(step_input(last))] == expected
+    model.close()
+
+
+def test_threads_without_a_job_sleep(small_model: RandomModel) -> None:
+    model = small_model.fused(num_threads=3)
+    model.run(step_input([Run(random_tokens(5), 0, shuffled_blocks(1))]))
+    deadline, slept = time.monotonic() + WATCHDOG_SECONDS, 0.0
+    while slept < IDLE_SECONDS / 2:
+        assert time.monotonic() < deadline, "threads that have nothing to do use a processor"
+        used, started = time.process_time(), time.monotonic()
+        time.sleep(IDLE_SECONDS)
+        slept = time.monotonic() - started - (time.process_time() - used)
     model.close()
 
 

@@ -5,41 +5,29 @@ Phases of a layer, each complete before the next begins (see threads.py):
     add + norm + quantise | gate, up, silu, multiply + quantise | down projection
 """
 
-import numba
-
 from kernels.cpu.fused.attention import attend
-from kernels.cpu.fused.attention_kernels import SCRATCH_TAIL
+from kernels.cpu.fused.heads import finish_unit, layer_slot, num_units
 from kernels.cpu.fused.ir_tools import formula, routine
 from kernels.cpu.fused.layout import (
     ACT_NUMBERS,
     ACT_RECORDS,
-    COSINES,
     DELTA,
     EMBEDDING,
     EPSILON,
     FINAL_NORM,
     HEAD,
     HEAD_DIM,
-    HEAD_TILE_BYTES,
     HEADS_PER_UNIT,
     HIDDEN,
     INTERMEDIATE,
     JOB,
-    KV,
-    KV_IS_INT8,
     L_DOWN,
     L_GATE_UP,
     L_INPUT_NORM,
-    L_K_NORM,
     L_OUTPUT,
     L_POST_NORM,
-    L_Q_NORM,
     L_QKV,
-    L_QKV_BIAS,
-    LAYER_SLOTS,
-    LAYERS,
     LOGITS,
-    MAX_ROWS,
     NUM_ENTRIES,
     NUM_HEADS,
     NUM_KV_HEADS,
@@ -47,24 +35,15 @@ from kernels.cpu.fused.layout import (
     NUM_OUTPUTS,
     NUM_ROWS,
     NUM_THREADS,
-    NUM_TILES,
     NUMBERS,
     OUTPUT_ROWS,
-    QUERIES,
-    QUERY_FACTORS,
     RECORDS,
-    ROW_CLEARS,
-    ROW_POSITIONS,
-    ROW_SLOTS,
     SCRATCH,
     SCRATCH_BYTES,
     SEMAPHORE,
-    SINES,
-    SOFTMAX_SCALE,
     STEP,
     STEP_NUMBER,
     STOP,
-    TILE_TOKENS,
     TOKEN_IDS,
     VOCAB_BLOCKS,
     X,
@@ -76,7 +55,6 @@ from kernels.cpu.fused.memory import (
     fill_zero,
     float_from_bits,
     load_i32,
-    load_i64,
     semaphore_post,
 )
 from kernels.cpu.fused.plan import plan
@@ -85,20 +63,6 @@ from kernels.cpu.fused.quantize import (
     RECORD_BYTES,
     add_norm_quantize,
     silu_multiply_quantize,
-)
-from kernels.cpu.fused.rotary import (
-    add_bias,
-    norm_head,
-    rotate_to_pairs,
-    store_key,
-    store_value,
-)
-from kernels.cpu.fused.rotary_int8 import (
-    pack_key,
-    pack_query,
-    pack_value,
-    rotate_head,
-    store_key_int8,
 )
 from kernels.cpu.fused.row_jobs import run_records
 from kernels.cpu.fused.threads import CLOSED, close_phases, open_phases, phase, wait_for_job
@@ -113,11 +77,6 @@ ITEMS_PER_THREAD = 6
 PHASES_PER_LAYER = 7
 OTHER_PHASES = 3
 MAX_ROW_ITEM = 4
-
-
-@formula
-def _layer(h, layer, slot):
-    return load_i64(h[LAYERS] + (layer * LAYER_SLOTS + slot) * 8)
 
 
 @formula
@@ -167,14 +126,14 @@ def _norm_row(h, weight, row, target):
 @routine
 def _norm_before_attention(h, layer, thread, begin, end):
     for row in range(begin, end):
-        _norm_row(h, _layer(h, layer, L_INPUT_NORM), row, row)
+        _norm_row(h, layer_slot(h, layer, L_INPUT_NORM), row, row)
 
 
 @phase
 @routine
 def _norm_before_mlp(h, layer, thread, begin, end):
     for row in range(begin, end):
-        _norm_row(h, _layer(h, layer, L_POST_NORM), row, row)
+        _norm_row(h, layer_slot(h, layer, L_POST_NORM), row, row)
 
 
 @phase
@@ -185,13 +144,8 @@ def _norm_outputs(h, layer, thread, begin, end):
 
 
 @formula
-def _num_units(h, num_heads):
-    return (num_heads + h[HEADS_PER_UNIT] - 1) // h[HEADS_PER_UNIT]
-
-
-@formula
 def _qkv_units(h):
-    return _num_units(h, h[NUM_HEADS]) + 2 * _num_units(h, h[NUM_KV_HEADS])
+    return num_units(h, h[NUM_HEADS]) + 2 * num_units(h, h[NUM_KV_HEADS])
 
 
 @phase
@@ -206,111 +160,12 @@ def _project_heads(h, layer, thread, begin, end):
         rows = min(size, h[NUM_ROWS] - row)
         numbers = h[NUMBERS] + row * hidden
         records = h[RECORDS] + row * (hidden // GROUP) * RECORD_BYTES
-        table = _layer(h, layer, L_QKV)
+        table = layer_slot(h, layer, L_QKV)
         first = unit * blocks
         end, following = first + blocks, _following(h, first, blocks)
         multiply(table, first, end, following, hidden, numbers, records, rows, scratch, columns * 4)
         for r in range(rows):
-            _finish_unit(h, layer, thread, unit, row + r, scratch + r * columns * 4)
-
-
-@routine
-def _finish_unit(h, layer, thread, unit, row, values):
-    """Bias, then what queries, keys and values need each."""
-    bias, columns = _layer(h, layer, L_QKV_BIAS), h[HEADS_PER_UNIT] * h[HEAD_DIM]
-    if bias:
-        add_bias(values, bias + unit * columns * 4, columns // 16)
-    q_units, kv_units = _num_units(h, h[NUM_HEADS]), _num_units(h, h[NUM_KV_HEADS])
-    for i in range(h[HEADS_PER_UNIT]):
-        head_values = values + i * h[HEAD_DIM] * 4
-        if unit < q_units:
-            head = unit * h[HEADS_PER_UNIT] + i
-            if head < h[NUM_HEADS]:
-                _store_query(h, layer, thread, row, head, head_values)
-        elif unit < q_units + kv_units:
-            head = (unit - q_units) * h[HEADS_PER_UNIT] + i
-            if head < h[NUM_KV_HEADS]:
-                _store_key(h, layer, thread, row, head, head_values)
-        else:
-            head = (unit - q_units - kv_units) * h[HEADS_PER_UNIT] + i
-            if head < h[NUM_KV_HEADS]:
-                _store_value(h, layer, row, head, head_values)
-
-
-@formula
-def _rotate(h, row, values, scale, pairs):
-    half = h[HEAD_DIM] // 2
-    angle = load_i32(h[ROW_POSITIONS] + 4 * row) * half * 4
-    rotate_to_pairs(values, h[COSINES] + angle, h[SINES] + angle, half, scale, pairs)
-
-
-@routine
-def _rotate_in_float32(h, thread, row, values, scale):
-    """Address of the rotated head [HEAD_DIM], its largest magnitude behind it, and room for its 8-bit pairs behind that."""
-    half = h[HEAD_DIM] // 2
-    angle = load_i32(h[ROW_POSITIONS] + 4 * row) * half * 4
-    rotated = h[SCRATCH] + (thread + 1) * h[SCRATCH_BYTES] - SCRATCH_TAIL
-    largest = rotated + h[HEAD_DIM] * 4
-    rotate_head(values, h[COSINES] + angle, h[SINES] + angle, half, scale, rotated, largest)
-    return rotated
-
-
-@formula
-def _norm_head_if_any(h, weight, values):
-    if weight:
-        norm_head(values, weight, h[HEAD_DIM] // 16, float_from_bits(h[EPSILON]))
-
-
-@routine
-def _store_query(h, layer, thread, row, head, values):
-    per_kv = h[NUM_HEADS] // h[NUM_KV_HEADS]
-    _norm_head_if_any(h, _layer(h, layer, L_Q_NORM), values)
-    index = (head // per_kv * h[MAX_ROWS] + row) * per_kv + head % per_kv
-    pairs, scale = h[QUERIES] + index * h[HEAD_DIM] * 2, float_from_bits(h[SOFTMAX_SCALE])
-    if h[KV_IS_INT8]:
-        rotated = _rotate_in_float32(h, thread, row, values, scale)
-        largest = rotated + h[HEAD_DIM] * 4
-        pack_query(rotated, h[HEAD_DIM] // 2, largest, pairs, h[QUERY_FACTORS] + index * 4)
-    else:
-        _rotate(h, row, values, scale, pairs)
-
-
-@routine
-def _store_key(h, layer, thread, row, head, values):
-    _norm_head_if_any(h, _layer(h, layer, L_K_NORM), values)
-    slot = load_i32(h[ROW_SLOTS] + 4 * row) % TILE_TOKENS
-    tile, half = _kv_tile(h, layer, row, head), h[HEAD_DIM] // 2
-    if h[KV_IS_INT8]:
-        rotated = _rotate_in_float32(h, thread, row, values, numba.float32(1.0))
-        largest, scales = rotated + h[HEAD_DIM] * 4, tile + h[HEAD_DIM] * TILE_TOKENS * 2
-        pairs = largest + 4
-        pack_key(rotated, half, largest, pairs, scales + 2 * slot)
-        store_key_int8(pairs, half, tile, slot)
-    else:
-        pairs = h[SCRATCH] + (thread + 1) * h[SCRATCH_BYTES] - SCRATCH_TAIL
-        _rotate(h, row, values, numba.float32(1.0), pairs)
-        store_key(pairs, half, tile, slot)
-
-
-@routine
-def _store_value(h, layer, row, head, values):
-    slot, head_dim = load_i32(h[ROW_SLOTS] + 4 * row) % TILE_TOKENS, h[HEAD_DIM]
-    tile = _kv_tile(h, layer, row, head)
-    if h[KV_IS_INT8]:
-        target = tile + head_dim * TILE_TOKENS + slot // 2 * head_dim * 2
-        scales = tile + head_dim * TILE_TOKENS * 2 + TILE_TOKENS * 2
-        pack_value(values, head_dim // 16, target, slot % 2, scales + 2 * slot)
-    else:
-        clears = load_i32(h[ROW_CLEARS] + 4 * row)
-        store_value(values, head_dim, tile + head_dim * TILE_TOKENS * 2, slot, clears)
-
-
-@formula
-def _kv_tile(h, layer, row, head):
-    """Address of the keys of a row's tile for one KV head; the values follow them."""
-    tile = load_i32(h[ROW_SLOTS] + 4 * row) // TILE_TOKENS
-    index = (layer * h[NUM_TILES] + tile) * h[NUM_KV_HEADS] + head
-    return h[KV] + index * h[HEAD_TILE_BYTES]
+            finish_unit(h, layer, thread, unit, row + r, scratch + r * columns * 4)
 
 
 @routine
@@ -338,7 +193,7 @@ def _num_project_items(h, num_inputs, num_rows, num_blocks):
 @routine
 def _project_attention(h, layer, thread, begin, end):
     width, blocks = h[NUM_HEADS] * h[HEAD_DIM], h[HIDDEN] // BLOCK_COLUMNS
-    table = _layer(h, layer, L_OUTPUT)
+    table = layer_slot(h, layer, L_OUTPUT)
     _project(h, table, width, h[NUMBERS], h[RECORDS], h[NUM_ROWS], blocks, h[DELTA], begin, end)
 
 
@@ -347,7 +202,9 @@ def _project_attention(h, layer, thread, begin, end):
 def _project_down(h, layer, thread, begin, end):
     width, blocks = h[INTERMEDIATE], h[HIDDEN] // BLOCK_COLUMNS
     a, s = h[ACT_NUMBERS], h[ACT_RECORDS]
-    _project(h, _layer(h, layer, L_DOWN), width, a, s, h[NUM_ROWS], blocks, h[DELTA], begin, end)
+    _project(
+        h, layer_slot(h, layer, L_DOWN), width, a, s, h[NUM_ROWS], blocks, h[DELTA], begin, end
+    )
 
 
 @phase
@@ -370,7 +227,7 @@ def _gate_up_parts(h):
 def _gate_up(h, layer, thread, begin, end):
     hidden, width, panel = h[HIDDEN], h[INTERMEDIATE], _panel_rows(h[HIDDEN])
     units, parts = _gate_up_parts(h)
-    scratch, table = h[SCRATCH] + thread * h[SCRATCH_BYTES], _layer(h, layer, L_GATE_UP)
+    scratch, table = h[SCRATCH] + thread * h[SCRATCH_BYTES], layer_slot(h, layer, L_GATE_UP)
     for item in range(begin, end):
         unit, row = item % parts * units, item // parts * panel
         rows, count = min(panel, h[NUM_ROWS] - row), min(units, width // GROUP - unit)
