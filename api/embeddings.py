@@ -81,7 +81,9 @@ class EmbeddingResponse(Response):
             case CandidateFinished(finish_reason=FinishReason.ERROR):
                 raise failure_of(event)
             case CandidateFinished(finish_reason=FinishReason.ABORT):
-                raise ApiError(503, "the server is shutting down", code="shutting_down")
+                if self._context.draining:
+                    raise ApiError(503, "the server is shutting down", code="shutting_down")
+                raise ApiError(403, "an operator has stopped this request", code="stopped")
 
     def _vector_json(self, index: int, values: Sequence[float]) -> bytes:
         kept = _truncate(values, self._job.dimensions)

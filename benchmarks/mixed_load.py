@@ -26,6 +26,8 @@ from tests.e2e.app_process import AppProcess, running_app
 NUM_BLOCKS = "96"
 SUBJECTS = ("boats", "bread", "the moon", "a small garden", "trains at night", "old letters")
 TOO_LONG = "word " * 9000
+LONGEST_QUESTION = 25
+"""Tokens, of one without a chat template around it."""
 IDLE = dict.fromkeys(
     ("running", "waiting", "waiting_capacity", "waiting_budget", "waiting_deferred"), 0
 )
@@ -110,9 +112,10 @@ class Load:
                 pass
 
     async def stop_any(self, http: httpx.AsyncClient) -> None:
-        """Stop a program's request by the dashboard's route."""
+        """Stop a program's chat by the dashboard's route; its prompt is longer than a completion's and an embedding's."""
         live = (await http.get("/api/requests")).json()["requests"]
-        if own := [item for item in live if item["conversation_id"] is None]:
+        chats = [item for item in live if item["prompt_tokens"] > LONGEST_QUESTION]
+        if own := [item for item in chats if item["conversation_id"] is None]:
             await http.post(f"/api/requests/{self.draw.choice(own)['request_id']}/stop")
             self.done["stopped on the dashboard"] += 1
 

@@ -284,6 +284,20 @@ async def test_shutdown_gives_time_and_then_ends_them_with_a_503(start: Start) -
     assert response.json()["error"]["code"] == "shutting_down"
 
 
+async def test_one_that_an_operator_stops_is_told_so_and_not_to_try_again(start: Start) -> None:
+    engine = Silent()
+    running = await start(engine)
+    async with running.http() as http, asyncio.timeout(10):
+        call = asyncio.create_task(http.post("/v1/embeddings", json={"input": ["a", "b"]}))
+        await engine.submitted.wait()
+        for stream in engine.streams:
+            stream.abort()
+        response = await call
+    assert (response.status_code, response.json()["error"]["code"]) == (403, "stopped")
+    assert "retry-after" not in response.headers
+    assert all(stream.closed.is_set() for stream in engine.streams)
+
+
 async def test_while_loading_it_is_a_503(start: Start) -> None:
     engine = FakeEngine()
     engine.status = EngineStatus("loading", "reading", 0.5)

@@ -253,7 +253,7 @@ async def test_history_draws_selects_and_exports(page: Page, fake_server: AppPro
     assert box is not None
     await page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 40)
     await page.mouse.down()
-    await page.mouse.move(box["x"] + box["width"] - 2, box["y"] + 40)
+    await page.mouse.move(box["x"] + box["width"] + 5, box["y"] + 40)
     await page.mouse.up()
     await expect(note).to_have_text(re.compile(r"1 second a point"))
     async with page.expect_download() as waiting:
@@ -287,6 +287,8 @@ async def test_a_line_steps_where_rows_are_rare_and_breaks_at_gaps(
 ) -> None:
     await open_page(page, fake_server)
     await open_dashboard(page)
+    known = [{"time": 40, "value": 2, "after_gap": False}]
+    assert await page.evaluate(DRAW, known) == [["to", 1, 2], ["line", 40, 2]]
     rows = [(10, 5, True), (12, 7, False), (60, 0, False), (62, None, False), (64, 3, False)]
     rows += [(66, 4, True)]
     told = [{"time": t, "value": value, "after_gap": gap} for t, value, gap in rows]
@@ -298,18 +300,47 @@ async def test_a_line_steps_where_rows_are_rare_and_breaks_at_gaps(
     ]
 
 
+GROW = """async (answers) => {
+  const { h } = Pageturn;
+  const panel = h("section", {}, h("p", { class: "pt-history-note" }), h("div", { class: "pt-windows" }), h("div", { class: "pt-charts" }));
+  const { api } = Pageturn;
+  const asked = [];
+  const shown = [];
+  Pageturn.api = async (method, path) => asked.push(path) && answers[asked.length - 1];
+  const history = new Pageturn.HistoryPanel(panel);
+  for (const _ of answers) {
+    await history.refresh();
+    shown.push(history.history.rows.map((row) => [row.time, row.blocks]));
+  }
+  Pageturn.api = api;
+  return [asked, shown];
+}"""
+
+
 async def test_the_history_grows_by_what_is_new(page: Page, fake_server: AppProcess) -> None:
+    """What is out of the window goes, what has changed since the last point is replaced, what is new comes."""
     await open_page(page, fake_server)
-    await send(page, "hello")
-    await expect(page.locator(".pt-assistant[data-status=done]")).to_have_count(1)
-    async with page.expect_response(re.compile(r"history\?window=15m$")) as whole:
-        await open_dashboard(page)
-    known = await (await whole.value).json()
-    async with page.expect_response(re.compile(r"history\?window=15m&since=")) as more:
-        await page.wait_for_timeout(0)
-    new = await (await more.value).json()
-    assert known["rows"][-1][0] - 1 <= new["since"] <= known["rows"][-1][0]
-    assert len(new["rows"]) <= 6 < len(known["rows"])
+    await open_dashboard(page)
+
+    def answer(start: int, since: int, *rows: tuple[int, int]) -> dict[str, object]:
+        fields = ["time", "after_gap", "blocks"]
+        told = [[time, False, blocks] for time, blocks in rows]
+        span = {"start": start, "since": since, "end": start + 900}
+        return span | {"step": 2, "fields": fields, "rows": told}
+
+    answers = [
+        answer(100, 100, (103, 1), (105, 2), (106, 3)),
+        answer(104, 106, (107, 4), (109, 5)),
+        answer(2000, 2000, (2001, 6)),
+    ]
+    asked, shown = await page.evaluate(GROW, answers)
+    window = "history?window=15m"
+    assert asked == [window, f"{window}&since=106", f"{window}&since=109"]
+    assert shown == [
+        [[103, 1], [105, 2], [106, 3]],
+        [[105, 2], [107, 4], [109, 5]],
+        [[2001, 6]],
+    ]
 
 
 async def test_a_phone_shows_all_of_it_and_nothing_wider_than_itself(

@@ -98,7 +98,7 @@
         const value = read(row) ?? null;
         if (value === null || row.after_gap) last = null;
         if (value === null) continue;
-        if (!last) context.moveTo(x(row.time) - 0.75, y(value));
+        if (!last) context.moveTo(row === rows[0] && !row.after_gap ? x(this.history.start) : x(row.time) - 0.75, y(value));
         else if (row.time - last.time > 2 * this.history.step) context.lineTo(x(last.time), y(value));
         context.lineTo(x(row.time), y(value));
         last = row;

@@ -11,11 +11,11 @@
   const plain = (name) => (row) => row[name];
   const CHARTS = [
     { title: "KV utilisation", lines: [["blocks", hundredfold("utilisation")], ["token slots", hundredfold("token_utilisation")]], least: 2, most: 100, format: percent },
-    { title: "Tokens per second", lines: [["out", plain("output_tokens_per_second")], ["in", plain("prompt_tokens_per_second")]], least: 10, format: (value) => value.toFixed(1) },
+    { title: "Tokens per second", lines: [["out", plain("output_tokens_per_second")], ["in", plain("prompt_tokens_per_second")]], least: 10, format: (value) => (value < 100 ? value.toFixed(1) : P.number(Math.round(value))) },
     { title: "Time to first token", lines: [["50 %", plain("ttft_p50_ms")], ["95 %", plain("ttft_p95_ms")]], least: 10, format: milliseconds },
     { title: "Time between tokens", lines: [["50 %", plain("itl_p50_ms")], ["95 %", plain("itl_p95_ms")]], least: 5, format: milliseconds },
     { title: "Prefix hit rate", lines: [["hits", hundredfold("hit_rate")]], least: 100, most: 100, format: percent },
-    { title: "Preemptions", lines: [["preemptions", plain("preemptions")]], least: 4, format: (value) => P.number(value) },
+    { title: "Preemptions", lines: [["preemptions", plain("preemptions")]], least: 10, format: (value) => P.number(value) },
   ];
 
   P.HistoryPanel = class {
@@ -94,6 +94,7 @@
     }
 
     end(time) {
+      if (this.from === null) return;
       const span = [this.from, time].sort((a, b) => a - b).map(Math.round);
       this.from = null;
       if (time !== null && span[1] - span[0] >= LEAST_SELECTION_S) {
