@@ -17,6 +17,9 @@ from ui.static_files import PREFIX, STATIC, Bundle, script_bundle, style_bundle
 
 _HERE = Path(__file__).parent
 MAX_THREADS = 8
+QUEUE_INTERVAL_S = 0.05
+"""Between two looks of Gradio into its queue and its progress bars. Its own 1 and 10 ms wake the event loop all the time,
+and none of our events is ever in there."""
 _FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif")
 _MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
 # A promise of the page's scripts: the shell mounts islands and runs events before or after they have come.
@@ -51,6 +54,8 @@ def mount(app: FastAPI) -> FastAPI:
     page = build_ui()
     page.max_threads = MAX_THREADS
     page.queue(default_concurrency_limit=None, api_open=False)
+    page._queue.sleep_when_free = QUEUE_INTERVAL_S
+    page._queue.progress_update_sleep_when_free = QUEUE_INTERVAL_S
     return gr.mount_gradio_app(
         app,
         page,

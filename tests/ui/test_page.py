@@ -26,10 +26,13 @@ async def get(app, path):
 
 page = build_ui()
 app = mount(FastAPI())
+shell = next(route.app for route in app.routes if hasattr(getattr(route, "app", None), "get_blocks"))
+queue = shell.get_blocks()._queue
 script = asyncio.run(get(app, "/static/pageturn/all.js"))
 print(json.dumps({
     "kinds": sorted({type(block).__name__ for block in page.blocks.values()}),
     "python_events": [event.api_name for event in page.fns.values() if event.fn is not None],
+    "queue_intervals": [queue.sleep_when_free, queue.progress_update_sleep_when_free],
     "analytics": page.analytics_enabled,
     "html": asyncio.run(get(app, "/")).text,
     "script": {"text": script.text, "type": script.headers["content-type"], "cache": script.headers["cache-control"]},
@@ -52,6 +55,7 @@ def test_nothing_opens_a_connection_or_asks_the_server_by_itself(seen: dict) -> 
     assert set(seen["kinds"]).isdisjoint({"State", "BrowserState", "Timer", "Chatbot", "LinePlot"})
     assert {"Sidebar", "Tabs", "HTML", "Slider"} <= set(seen["kinds"])
     assert seen["python_events"] == []
+    assert seen["queue_intervals"] == [0.05, 0.05]
     assert seen["analytics"] is False
 
 
