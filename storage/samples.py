@@ -5,11 +5,11 @@ minute or hour stays, so the counters, which are totals, still give exact differ
 second of the last hour, then for the last of each minute: it is most of a row.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
-from typing import Any, cast
 
-from sqlalchemy import CursorResult, RowMapping, Select, delete, func, select, update
+from sqlalchemy import Delete, RowMapping, Select, Update, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from storage.database import Database
@@ -18,6 +18,8 @@ from storage.records import EngineSample, SampleBucket
 
 HOUR, DAY = 3600, 86_400
 MONTH = 30 * DAY
+PORTION = 500
+"""Rows that one transaction drops at most."""
 _THINNING = ((DAY, 60), (MONTH, 3600))
 _FIELDS = [field.name for field in fields(EngineSample)]
 _COLUMNS = [getattr(EngineSampleRow, name) for name in _FIELDS]
@@ -89,18 +91,33 @@ class SampleStore:
         return await self._database.read(work)
 
     async def thin(self, now: datetime) -> int:
-        """Drop what age makes superfluous; returns how many rows."""
+        """Drop what age makes superfluous; returns how many rows.
 
-        async def work(session: AsyncSession) -> int:
-            await _forget_durations(session, int(now.timestamp()) - HOUR)
-            return sum(
-                [
-                    await _thin(session, int(now.timestamp()) - age, seconds)
-                    for age, seconds in _THINNING
-                ]
-            )
+        What that is takes long to find in a full table, so it is looked for without holding up who writes, and dropped in portions.
+        """
+        second = int(now.timestamp())
+        await self._in_portions(_with_durations(second - HOUR), _forget_durations)
+        superfluous = [_superfluous(second - age, seconds) for age, seconds in _THINNING]
+        return sum([await self._in_portions(query, _drop) for query in superfluous])
 
-        return await self._database.write(work)
+    async def _in_portions(
+        self, query: Select[int], statement: Callable[[Sequence[int]], Delete | Update]
+    ) -> int:
+        """Carry out a statement on the rows whose times a query finds; returns how many there were."""
+
+        async def find(session: AsyncSession) -> Sequence[int]:
+            return (await session.scalars(query)).all()
+
+        times = await self._database.read(find)
+        for first in range(0, len(times), PORTION):
+            await self._carry_out(statement(times[first : first + PORTION]))
+        return len(times)
+
+    async def _carry_out(self, change: Delete | Update) -> None:
+        async def work(session: AsyncSession) -> None:
+            await session.execute(change, execution_options={"synchronize_session": False})
+
+        await self._database.write(work)
 
 
 def _bucket(row: RowMapping) -> SampleBucket:
@@ -115,24 +132,25 @@ def _lone_bucket(row: RowMapping) -> SampleBucket:
     return SampleBucket(sample, *map(float, gauges))
 
 
-async def _thin(session: AsyncSession, before: int, seconds: int) -> int:
-    """Keep the last row of every `seconds` among the rows older than `before`."""
+def _superfluous(before: int, seconds: int) -> Select[int]:
+    """Rows older than `before` that are not the last of their stretch of `seconds`."""
     time = EngineSampleRow.time
     before -= before % seconds
-    statement = delete(EngineSampleRow).where(time < before, time.not_in(_lasts(before, seconds)))
-    result = await session.execute(statement, execution_options={"synchronize_session": False})
-    return cast("CursorResult[Any]", result).rowcount
+    return select(time).where(time < before, time.not_in(_lasts(before, seconds)))
 
 
-async def _forget_durations(session: AsyncSession, before: int) -> None:
-    before -= before % 60
-    row = EngineSampleRow
-    statement = (
-        update(row)
-        .where(row.time < before, row.ttft.is_not(None), row.time.not_in(_lasts(before, 60)))
-        .values(ttft=None, itl=None, queue=None)
-    )
-    await session.execute(statement, execution_options={"synchronize_session": False})
+def _with_durations(before: int) -> Select[int]:
+    """Rows older than `before` that tell what took how long and are not the last of their minute."""
+    return _superfluous(before, 60).where(EngineSampleRow.ttft.is_not(None))
+
+
+def _drop(times: Sequence[int]) -> Delete:
+    return delete(EngineSampleRow).where(EngineSampleRow.time.in_(times))
+
+
+def _forget_durations(times: Sequence[int]) -> Update:
+    chosen = update(EngineSampleRow).where(EngineSampleRow.time.in_(times))
+    return chosen.values(ttft=None, itl=None, queue=None)
 
 
 def _lasts(before: int, seconds: int) -> Select[int]:

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import event
 
 from storage.records import EngineSample
-from storage.samples import DAY, HOUR, MONTH
+from storage.samples import DAY, HOUR, MONTH, PORTION
 from storage.storage import Storage
 
 VALUES: dict[str, Any] = {
@@ -164,3 +164,23 @@ async def test_a_day_of_a_full_table_is_read_by_its_index_and_comes_as_few_rows(
                 told = [row[3] for row in plan if "engine_samples" in row[3]]
                 assert told
                 assert all(step.startswith("SEARCH") for step in told), told
+
+
+async def test_thinning_holds_nobody_up_for_long(storage: Storage) -> None:
+    """What is superfluous is found by readers; a transaction that writes takes so many rows at most."""
+    ages = range(DAY + 300, DAY + 300 + 2 * PORTION)
+    await storage.samples.add(*(at(age) for age in ages))
+    statements: list[str] = []
+    rows: list[int] = []
+
+    def note(_: object, cursor: Any, statement: str, *__: object) -> None:
+        if statement.startswith(("DELETE", "UPDATE")):
+            statements.append(statement)
+            rows.append(cursor.rowcount)
+
+    event.listen(storage.database._engine.sync_engine, "after_cursor_execute", note)
+    minutes = {int(NOW.timestamp() - age) // 60 for age in ages}
+    assert await storage.samples.thin(NOW) == sum(rows[2:]) == len(ages) - len(minutes)
+    assert rows[:2] == [PORTION, sum(rows[2:]) - PORTION]
+    assert max(rows) == PORTION
+    assert not any("SELECT" in statement for statement in statements)
