@@ -325,7 +325,7 @@ async def test_the_history_grows_by_what_is_new(page: Page, fake_server: AppProc
     def answer(start: int, since: int, *rows: tuple[int, int]) -> dict[str, object]:
         fields = ["time", "after_gap", "blocks"]
         told = [[time, False, blocks] for time, blocks in rows]
-        span = {"start": start, "since": since, "end": start + 900}
+        span: dict[str, object] = {"start": start, "since": since, "end": start + 900}
         return span | {"step": 2, "fields": fields, "rows": told}
 
     answers = [
