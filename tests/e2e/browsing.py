@@ -12,6 +12,7 @@ ENDLESS = (
     """localStorage.setItem("pageturn.sampling", '{"ignore_eos": true, "max_tokens": 4000}')"""
 )
 ANSWER_MS = 120_000
+MAP = "Pageturn.dashboard.map()"
 
 
 async def open_page(page: Page, server: AppProcess) -> None:
@@ -49,3 +50,9 @@ async def start_long_answer(page: Page, server: AppProcess) -> Locator:
 async def stop(page: Page) -> None:
     await stop_button(page).click()
     await expect(stop_button(page)).to_be_hidden()
+
+
+async def open_dashboard(page: Page) -> None:
+    await page.get_by_role("tab", name="Dashboard").click()
+    await expect(page.locator("[data-tile=in_use] dd").first).to_have_text(re.compile(r"\d"))
+    await page.wait_for_function(f"{MAP}?.cells.length > 0")
