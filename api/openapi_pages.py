@@ -3,6 +3,8 @@
 from typing import Any
 
 from api import openapi_answers as answers
+from api import openapi_engine as engine
+from api.openapi_engine import NUMBER, WHOLE
 from api.openapi_operation import (
     ANY_OBJECT,
     ANY_TEXT,
@@ -25,8 +27,6 @@ from chat.events import (
     Residency,
 )
 
-WHOLE: Schema = {"type": "integer"}
-NUMBER: Schema = {"type": "number"}
 FORMAT: Schema = {"enum": ["json", "markdown"]}
 HISTORY: dict[str, Schema] = {
     "window": {"enum": ["15m", "1d", "30d"]},
@@ -59,21 +59,29 @@ def _operators() -> Operations:
         ("GET", "/version"): Operation(summary="The version", answer={JSON: answers.Version}),
         ("GET", "/metrics"): _text("Prometheus text"),
         ("GET", "/openapi.json"): _object("This document"),
-        ("GET", "/api/stats"): _object("The engine in numbers", refusals=MODEL),
-        ("GET", "/api/blocks"): _object("The block map", refusals=MODEL),
-        ("GET", "/api/blocks/{block_id}"): _object("Who holds a block", refusals=MODEL),
-        ("GET", "/api/requests"): _object("Live and recent requests", refusals=MODEL),
-        ("GET", "/api/requests/{request_id}"): _object("A request's life", refusals=MODEL),
+        ("GET", "/api/stats"): _object("The engine in numbers", engine.stats(), refusals=MODEL),
+        ("GET", "/api/blocks"): _object("The block map", engine.blocks(), refusals=MODEL),
+        ("GET", "/api/blocks/{block_id}"): _object(
+            "Who holds a block", engine.block(), refusals=MODEL
+        ),
+        ("GET", "/api/requests"): _object(
+            "Live and recent requests", engine.requests(), refusals=MODEL
+        ),
+        ("GET", "/api/requests/{request_id}"): _object(
+            "A request's life", engine.request(), refusals=MODEL
+        ),
         ("POST", "/api/requests/{request_id}/stop"): Operation(
             summary="End a live request", answer={}, status=202, refusals=MODEL
         ),
         ("GET", "/api/history"): Operation(
             summary="The engine's past",
-            answer={JSON: ANY_OBJECT, "text/csv": ANY_TEXT},
+            answer={JSON: engine.history(), "text/csv": ANY_TEXT},
             query=HISTORY,
             refusals=MODEL,
         ),
-        ("GET", "/api/defaults"): _object("What a new chat begins with", refusals=MODEL),
+        ("GET", "/api/defaults"): _object(
+            "What a new chat begins with", engine.defaults(), refusals=MODEL
+        ),
     }
 
 

@@ -1,4 +1,4 @@
-"""What the page's routes answer with, as JSON schemas for /openapi.json: made from the room `chat`'s own types, closed."""
+"""What the page's and operators' routes answer with, as JSON schemas for /openapi.json: made from the rooms' own types, closed."""
 
 from typing import Any
 
@@ -16,16 +16,34 @@ from chat.events import (
     Outline,
     Residency,
 )
+from chat.history import Change
+from engine.stats import (
+    BlockCounts,
+    BlockInfo,
+    CounterfactualBytes,
+    Counters,
+    InternalFragmentation,
+    ModelInfo,
+)
+from engine.timeline import RequestEvent
 
 VIEWS = (
+    BlockCounts,
+    BlockInfo,
     BranchChange,
+    Change,
     Choice,
     ConversationItem,
     ConversationList,
     ConversationTree,
+    CounterfactualBytes,
+    Counters,
     FoundList,
+    InternalFragmentation,
+    ModelInfo,
     Outline,
     Parting,
+    RequestEvent,
     Residency,
 )
 
@@ -34,7 +52,7 @@ def view_components() -> Schema:
     """The schemas by name. All fields of these types are always there, and no others."""
     inputs: Any = [(kind, "serialization", TypeAdapter(kind)) for kind in VIEWS]
     _, found = TypeAdapter.json_schemas(inputs, ref_template=TEMPLATE)
-    return {name: _close(schema) for name, schema in found["$defs"].items()}
+    return {name: close(schema) for name, schema in found["$defs"].items()}
 
 
 def view(kind: type) -> Schema:
@@ -45,12 +63,15 @@ def view(kind: type) -> Schema:
 
 def closed_object(**properties: Schema) -> Schema:
     """An object of exactly these fields."""
-    return _close({"type": "object", "properties": properties})
+    return close({"type": "object", "properties": properties})
 
 
 def list_of(items: Schema) -> Schema:
     return {"type": "array", "items": items}
 
 
-def _close(schema: Schema) -> Schema:
+def close(schema: Schema) -> Schema:
+    """The schema of an object in which all fields are always there, and no others; one of anything else as it is."""
+    if "properties" not in schema:
+        return schema
     return schema | {"required": list(schema["properties"]), "additionalProperties": False}
