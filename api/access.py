@@ -1,8 +1,9 @@
 """One line in the log for every request of a program: who, what, how it ended, how many tokens, how long. Never its text.
 
 `X-Request-Id` is the client's when it is 1 to 128 visible ASCII characters, else made here; every answer carries it. The
-lines are JSON, at level info of the logger `api.access`; the page's own files, `/health`, `/ping` and `/metrics`, which
-something asks for all the time, have none. A socket's line comes when it closes.
+lines are JSON, at level info of the logger `api.access` for what programs ask of the API and for all that changes something. At
+level debug are the page's reads (a browser says that its page asks), its files, `/health`, `/ping` and `/metrics`, which
+come all the time. A socket's line comes when it closes.
 """
 
 import json
@@ -85,8 +86,9 @@ class AccessLog:
         try:
             await self.app(scope, receive, named)
         finally:
-            if LOGGED.match(access.path):
-                logger.info("%s", self._without_keys(access))
+            level = logging.DEBUG if _is_frequent(scope) else logging.INFO
+            if logger.isEnabledFor(level):
+                logger.log(level, "%s", self._without_keys(access))
 
     def _without_keys(self, access: Access) -> str:
         """The line of a request that may show a key where none belongs, as its id or in its path."""
@@ -94,6 +96,12 @@ class AccessLog:
             access.request_id = access.request_id.replace(key, "***")
             access.path = access.path.replace(key, "***")
         return access.line()
+
+
+def _is_frequent(scope: Scope) -> bool:
+    is_read = scope.get("method") in ("GET", "HEAD")
+    is_of_page = Headers(scope=scope).get("Sec-Fetch-Site") == "same-origin"
+    return not LOGGED.match(scope["path"]) or (is_read and is_of_page)
 
 
 def access_of(scope: Scope) -> Access:

@@ -1,7 +1,9 @@
 """Reading JSON bodies: every fault is a 400 that names the field."""
 
+import json
 import math
 import re
+from collections.abc import Iterator
 from typing import TypeVar
 
 import pydantic_core
@@ -13,6 +15,7 @@ from engine.errors import RequestError
 
 Body = TypeVar("Body", bound=BaseModel)
 # Every spelling of a number over 1e308, and little else: most bodies need no second look.
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _MAY_OVERFLOW = re.compile(rb"[0-9][eE]\+?[0-9]{2}|[0-9]{300}")
 
 
@@ -29,8 +32,10 @@ def parse_json(body: bytes) -> object:
             raise ValueError("a number is too large")
         return value
     except ValueError as error:
+        place = _half_pair(body)
+        fault = f"{place or 'it'} holds half of a surrogate pair" if place is not None else error
         raise RequestError(
-            f"the body is not JSON: {error}", param=None, code="invalid_json"
+            f"the body is not JSON: {fault}", param=place or None, code="invalid_json"
         ) from None
 
 
@@ -43,6 +48,28 @@ async def read_body(request: Request, model: type[Body]) -> Body:
         return model.model_validate(raw)
     except ValidationError as error:
         raise validation_refusal(error) from None
+
+
+def _half_pair(body: bytes) -> str | None:
+    """The path of the first text with a lone surrogate, where that is all that is wrong; empty for the whole body."""
+    try:
+        texts = _texts(json.loads(body), "")
+        return next((path for path, text in texts if _SURROGATE.search(text)), None)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _texts(value: object, path: str) -> Iterator[tuple[str, str]]:
+    """Every text with its path; the name of a field has that of its object."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            yield from _texts(item, f"{path}[{i}]")
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield path, name
+            yield from _texts(item, f"{path}.{name}" if path else name)
 
 
 def _has_infinity(value: object) -> bool:

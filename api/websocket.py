@@ -13,6 +13,7 @@ from starlette.websockets import WebSocket
 from api.context import ApiContext, context_of
 from api.errors import ApiError, shorten
 from api.frames import (
+    EVENT_TYPES,
     PROTOCOL_VERSION,
     AnyFrame,
     Attach,
@@ -141,7 +142,10 @@ class Connection:
                 selected = await self._chat.select(frame.message_id)
                 await self._outbox.put_frame("selected", to_wire(selected), frame.request_id)
             case Stop():
-                self._chat.stop(frame.generation_id, frame.index)
+                ended = self._chat.stop(frame.generation_id, frame.index)
+                if ended is not None and frame.request_id is not None:
+                    kind = EVENT_TYPES[type(ended)]
+                    await self._outbox.put_frame(kind, to_wire(ended), frame.request_id)
             case Attach():
                 async with self._subscriptions.order:
                     await self._subscriptions.attach(frame.generation_id, frame.from_seq)

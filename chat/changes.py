@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from chat.turns import check_sampling, check_system_prompt, check_title
+from chat.turns import check_kept_sampling, check_system_prompt, check_title
 from engine.errors import RequestError
 from storage.records import WHEN_FULL
 
@@ -42,7 +42,7 @@ def _when_full(value: object) -> str:
 def _sampling(value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise RequestError("sampling must be an object", param="sampling")
-    check_sampling(value, "sampling")
+    check_kept_sampling(value, "sampling")
     return {key: item for key, item in value.items() if item is not None}
 
 

@@ -60,6 +60,12 @@ class Generation:
         """An event in the buffer."""
         return self._events[seq - self.next_seq]
 
+    def end_of(self, index: int | None) -> Candidate | Finished | None:
+        """The event that told of a candidate's end, or of the end of all; None before it."""
+        if index is not None:
+            return self.candidates.get(index)
+        return Finished(self.id, self.next_seq - 1) if self.is_finished else None
+
     def opening(self) -> Snapshot:
         """How things stood before the first event."""
         return Snapshot(self.id, -1, (self.beginning.content,) * len(self.message_ids), ())

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from chat.checkpoint import Checkpointer
 from chat.errors import ConversationBusyError, UnknownGenerationError
+from chat.events import Candidate, Finished
 from chat.generation import Generation, Subscription
 from chat.ports import Clock, Stream, Timer
 from chat.run import GenerationRun
@@ -84,14 +85,16 @@ class GenerationHub:
         self._cancel(self._orphan_timers, generation_id)
         return subscription
 
-    def stop(self, generation_id: str, index: int | None = None) -> None:
-        """A person ends one candidate or all; what has ended stays as it is."""
-        num_candidates = len(self._find(generation_id).message_ids)
+    def stop(self, generation_id: str, index: int | None = None) -> Candidate | Finished | None:
+        """A person ends one candidate or all; what has ended stays as it is, and the event that told so is returned."""
+        generation = self._find(generation_id)
+        num_candidates = len(generation.message_ids)
         if index is not None and not 0 <= index < num_candidates:
             message = f"index is {index}; the generation has candidates 0 to {num_candidates - 1}"
             raise RequestError(message, param="index")
         if run := self._runs.get(generation_id):
             run.abort("stopped", index)
+        return generation.end_of(index)
 
     async def end(self, conversation_id: str) -> None:
         """Stop what runs in a conversation and return when its end is stored."""

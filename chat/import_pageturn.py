@@ -1,7 +1,7 @@
 """Reads our own export: what chat/portable.py writes, from this version and older ones."""
 
 from chat.fields import Fields
-from chat.turns import check_sampling, check_system_prompt, check_title
+from chat.turns import check_kept_sampling, check_system_prompt, check_title
 from storage.records import WHEN_FULL, ImportedConversation, ImportedMessage
 
 FORMAT, VERSION = "pageturn.conversation", 1
@@ -20,7 +20,7 @@ def read_pageturn(document: Fields) -> ImportedConversation:
         for position, fields in enumerate(document.objects("messages"))
     )
     sampling = conversation.mapping("sampling") or {}
-    check_sampling(sampling, conversation.path_of("sampling"))
+    check_kept_sampling(sampling, conversation.path_of("sampling"))
     system_prompt = conversation.optional_text("system_prompt")
     return ImportedConversation(
         title=check_title(conversation.get("title"), conversation.path_of("title")),

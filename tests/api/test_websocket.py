@@ -119,6 +119,22 @@ async def test_stop_ends_one_candidate_then_all(start: Start) -> None:
         await client.expect("finished")
 
 
+async def test_a_stop_that_comes_too_late_is_answered_if_it_asks(start: Start) -> None:
+    """With the event that told of the end; a client that does not tell its frames apart gets no event twice."""
+    running = await start(FakeEngine())
+    async with running.ready_socket() as client:
+        await client.send("send", content="hello", n=2)
+        generation = (await client.expect("started"))["generation_id"]
+        events = await client.until("finished")
+        await client.send("stop", generation_id=generation)
+        await client.send("stop", generation_id=generation, index=1)
+        await client.send("stop", generation_id=generation, request_id="a")
+        assert await client.receive() == events[-1] | {"request_id": "a"}
+        await client.send("stop", generation_id=generation, index=1, request_id="b")
+        (ended,) = [e for e in events if e["type"] == "candidate" and e["index"] == 1]
+        assert await client.receive() == ended | {"request_id": "b"}
+
+
 async def test_request_ids_may_repeat_and_end_nobody_elses_answer(start: Start) -> None:
     running = await start(FakeEngine(token_interval=0.01))
     async with running.ready_socket() as first, running.ready_socket() as second:

@@ -60,6 +60,7 @@ async def test_update_is_checked_and_shown(chat: ChatService, conversation_id: s
         ({"sampling": {"temperature": -1}}, "sampling.temperature"),
         ({"sampling": {"use_beam_search": True}}, "sampling.use_beam_search"),
         ({"sampling": {"logprobs": True}}, "sampling.logprobs"),
+        ({"sampling": {"n": 2, "temperatures": [0.1, 1]}}, "sampling.temperatures"),
         ({"sampling": None}, "sampling"),
         ({"head_id": "x"}, "head_id"),
         ({"title": "fine", "messages": []}, "messages"),
@@ -153,6 +154,10 @@ def shape(document: dict[str, Any]) -> Any:
         (
             lambda d: d | {"conversation": d["conversation"] | {"sampling": {"top_p": 7}}},
             "conversation.sampling.top_p",
+        ),
+        (
+            lambda d: d | {"conversation": d["conversation"] | {"sampling": {"temperatures": [1]}}},
+            "conversation.sampling.temperatures",
         ),
         (
             lambda d: (

@@ -228,10 +228,23 @@ def test_local_files_and_folders_are_taken_as_they_are(tmp_path: Path) -> None:
     assert resolve_model(str(folder), tmp_path) == ModelFiles(folder, "folder")
 
 
-@pytest.mark.parametrize("name", ["smollm", "missing.gguf", "/no/where", "models/missing.gguf", ""])
-def test_a_name_that_means_nothing_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ModelLoadError, match=r"is neither smollm2-135m, a \.gguf file, a folder"):
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("smollm", "names no model"),
+        ("", "names no model"),
+        ("missing.gguf", "does not exist"),
+        ("models/missing.gguf", "does not exist"),
+        ("/no/where", "does not exist"),
+        ("./nowhere", "does not exist"),
+        (__file__, "is no .gguf file"),
+    ],
+)
+def test_a_name_that_means_nothing_is_refused(name: str, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError) as caught:
         resolve_model(name, tmp_path)
+    allowed = "allowed are smollm2-135m, a .gguf file, a folder with safetensors, or an id of the"
+    assert str(caught.value).startswith(f"--model {name!r} {problem}; {allowed}")
 
 
 def test_a_hub_id_without_a_connection_says_what_to_do(
