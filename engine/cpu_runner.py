@@ -22,6 +22,7 @@ from engine.drafts import MAX_ROWS
 from engine.draws import find_draws
 from engine.errors import ModelLoadError
 from engine.fused_sampler import FusedSampler
+from engine.fused_scoring import judge_rows
 from engine.limits import make_scheduler_config, resolve_max_model_len
 from engine.loader.cpu_weights import (
     LoadedWeights,
@@ -38,7 +39,7 @@ from engine.outputs import (
     ScoredToken,
 )
 from engine.pooling import STATE_UNIT
-from engine.prompt_scoring import ROWS_AT_A_TIME, score_rows, split_scored
+from engine.prompt_scoring import ROWS_AT_A_TIME, split_scored
 from engine.sampler import Sampler
 from engine.stats import ModelInfo
 from kernels.cpu.fused.compiled import is_compiled
@@ -174,7 +175,7 @@ class CpuRunner:
             rows = _int32(range(len(run.token_ids)))
             logits = self._model.run(replace(build_step_input([run]), output_rows=rows))
             ids, num_top = run.score.token_ids, run.score.num_top
-            scores[run.seq_id] += score_rows(torch.from_numpy(logits), ids, num_top)
+            scores[run.seq_id] += judge_rows(self._model, logits, ids, num_top)
         return scores
 
     def _sum_states(self, scheduled: Sequence[ScheduledSequence]) -> dict[int, list[float]]:

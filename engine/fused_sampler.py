@@ -79,18 +79,33 @@ class FusedSampler:
     ) -> dict[int, SampledToken]:
         """The same tokens with their log-probabilities and those of the best."""
         counts = [min(num_ranked(requests[row]) or 0, logits.shape[1]) for row in tokens]
-        ends = np.cumsum([0, *counts])
-        top = np.empty(int(ends[-1]) + 1, np.int32)
-        records = np.zeros(len(tokens), RANK)
-        records["row"] = list(tokens)
-        records["token"] = [token.token_id for token in tokens.values()]
-        records["num_top"], records["top"] = counts, top.ctypes.data + 4 * ends[:-1]
-        self._jobs.rank(logits, records)
-        best = np.split(top[:-1], ends[1:-1])
+        ids = [token.token_id for token in tokens.values()]
+        ranked = rank_rows(self._jobs, logits, list(tokens), ids, counts)
         return {
-            row: _with_logprobs(logits[row], record, ids)
-            for row, record, ids in zip(tokens, records, best, strict=True)
+            row: SampledToken(own.token_id, own, best)
+            for row, (own, best) in zip(tokens, ranked, strict=True)
         }
+
+
+def rank_rows(
+    jobs: RowJobs,
+    logits: Floats,
+    rows: Sequence[int],
+    token_ids: Sequence[int],
+    counts: Sequence[int],
+) -> list[tuple[TokenLogprob, tuple[TokenLogprob, ...]]]:
+    """Of each of `rows`, which are finite, a token's log-probability, and those of so many best."""
+    ends = np.cumsum([0, *counts])
+    top = np.empty(int(ends[-1]) + 1, np.int32)
+    records = np.zeros(len(rows), RANK)
+    records["row"], records["token"] = rows, token_ids
+    records["num_top"], records["top"] = counts, top.ctypes.data + 4 * ends[:-1]
+    jobs.rank(logits, records)
+    best = np.split(top[:-1], ends[1:-1])
+    return [
+        _logprobs(logits[row], record, ids)
+        for row, record, ids in zip(rows, records, best, strict=True)
+    ]
 
 
 def num_ranked(request: SampleRequest) -> int | None:
@@ -118,10 +133,12 @@ def changed(
             logits[row, ids] = values
 
 
-def _with_logprobs(row: Floats, record: np.void, top: np.ndarray) -> SampledToken:
+def _logprobs(
+    row: Floats, record: np.void, top: np.ndarray
+) -> tuple[TokenLogprob, tuple[TokenLogprob, ...]]:
     log_sum = float(record["largest"]) + math.log(record["mass"])
     ids = [int(record["token"]), *top.tolist()]
     logprobs = np.maximum(row[ids].astype(np.float64) - log_sum, MIN_LOGPROB).tolist()
     ranks = (int(record["rank"]), *range(1, len(top) + 1))
     own, *others = map(TokenLogprob, ids, logprobs, ranks)
-    return SampledToken(own.token_id, own, tuple(others))
+    return own, tuple(others)

@@ -3,7 +3,7 @@
 A step judges the tokens that follow those it computes. So every token of the prompt has to be computed, whatever the
 prefix cache has, until all are judged; after that the request is like any other.
 
-Judging a token costs about twice what computing one does, so beside others a step judges few.
+A token that is judged has logits of its own, and on the fused runner runs of its own, so beside others a step judges few.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from engine.outputs import ScoredToken, ScoreRequest
 
 MAX_JUDGED_BESIDE_OTHERS = 32
-"""Tokens that a step judges at most if it also computes others: a neighbour's token then comes about 15 ms later on two cores, not 250."""
+"""Tokens that a step judges at most if it also computes others: what a runner judges in one go, and a sixteenth of a whole step's."""
 
 
 def limit_judged(wants: Sequence[int], is_judged: Sequence[bool], has_others: bool) -> list[int]:

@@ -1,4 +1,4 @@
-"""Judges the tokens of a prompt by the logits before them, for both runners.
+"""Judges the tokens of a prompt by the logits before them, with torch, and cuts the runs of the fused runner, which has a way of its own.
 
 Means what `engine.sampler` means by log-probabilities: of the raw distribution, ranks from 1, equal logits in order of id.
 """
