@@ -3,8 +3,8 @@
     python -m benchmarks.bench_grammar [--model PATH] [--rounds 3] [--tokens 48]
 
 Answers of the model at temperature 0.8, free, as any JSON object, and by a schema of strings, numbers and lists; steps in which all streams
-decode, rounds of the three taking turns. Masks are worked out once more alone, for the answers that were drawn, and their processor time is
-told: it hardly depends on what else the machine does, while steps do. The built-in model must have been fetched before, or another be named.
+decode, rounds of the three taking turns. Steps are told in time and in processor time of all threads; masks are worked out once more alone, for
+the answers that were drawn, in processor time, which hardly depends on what else the machine does. The built-in model must have been fetched before, or another be named.
 Medians; the last line is JSON.
 """
 
@@ -75,25 +75,27 @@ class Bench:
 
     def step_ms(
         self, name: str, num_streams: int, num_tokens: int
-    ) -> tuple[list[float], list[float]]:
-        """Durations of the decode steps of a batch in which every stream still runs; processor time of their masks."""
+    ) -> tuple[list[float], list[float], list[float]]:
+        """Time and processor time of the decode steps of a batch in which every stream still runs; processor time of their masks."""
         core = EngineCore(Scheduler(self._runner.scheduler_config), self._runner)
         requests = [self._request(name, i, num_tokens) for i in range(num_streams)]
         for request in requests:
             core.add_request(request)
         durations: list[float] = []
+        work: list[float] = []
         stats = core.stats()
         while stats.counters.generated_tokens < num_streams * WARM_UP_STEPS:
             core.step()
             stats = core.stats()
         while stats.num_running == num_streams:
-            started = time.perf_counter()
+            started, worked = time.perf_counter(), time.process_time()
             core.step()
             durations.append((time.perf_counter() - started) * 1e3)
+            work.append((time.process_time() - worked) * 1e3)
             stats = core.stats()
         for request in requests:
             core.abort(request.request_id)
-        return durations, mask_ms([request.sequences[0] for request in requests])
+        return durations, work, mask_ms([request.sequences[0] for request in requests])
 
     def _request(self, name: str, index: int, num_tokens: int) -> Request:
         params = SamplingParams(
@@ -131,20 +133,29 @@ def measure(bench: Bench, rounds: int, num_tokens: int) -> dict[str, float]:
     """Median milliseconds of a step by case, printed as they come."""
     results: dict[str, float] = {}
     for num_streams in STREAMS:
-        steps: dict[str, list[float]] = {name: [] for name in SPECS}
-        masks: dict[str, list[float]] = {name: [] for name in SPECS}
+        found: dict[str, list[list[float]]] = {name: [[], [], []] for name in SPECS}
         for _ in range(rounds):
             for name in SPECS:
-                taken, masked = bench.step_ms(name, num_streams, num_tokens)
-                steps[name] += taken
-                masks[name] += masked
-        free = statistics.median(steps["free"])
+                for kind, values in zip(
+                    found[name], bench.step_ms(name, num_streams, num_tokens), strict=True
+                ):
+                    kind += values
+        free, free_work, _ = _medians(found["free"])
         for name in SPECS:
-            step, mask = statistics.median(steps[name]), statistics.median(masks[name] or [0.0])
-            results |= {f"step {name} {num_streams}": step, f"masks {name} {num_streams}": mask}
-            told = f"step {step:7.2f} ms, masks {mask:5.2f} ms"
-            print(f"{num_streams:3} streams, {name:7} {told}, {mask / free:6.1%} of a free step")
+            step, work, mask = _medians(found[name])
+            key = f"{name} {num_streams}"
+            results |= {f"step {key}": step, f"work {key}": work, f"masks {key}": mask}
+            told = (
+                f"step {step:7.2f} ms, work {work:6.2f} ms, {work / free_work:4.2f} of a free one"
+            )
+            print(
+                f"{num_streams:3} streams, {name:7} {told}, masks {mask:5.2f} ms, {mask / free:.1%}"
+            )
     return results
+
+
+def _medians(found: list[list[float]]) -> list[float]:
+    return [statistics.median(values or [0.0]) for values in found]
 
 
 def main() -> None:
