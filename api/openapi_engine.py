@@ -12,6 +12,7 @@ from api.openapi_views import close, closed_object, list_of, view
 from chat.history import Change
 from chat.owners import Owner
 from chat.turns import DEFAULT_SAMPLING
+from engine.gpu_load import GpuLoad
 from engine.stats import (
     BlockCounts,
     BlockDetail,
@@ -88,7 +89,9 @@ def history() -> Schema:
         "maxItems": len(HISTORY_FIELDS),
     }
     names: Schema = {"const": HISTORY_FIELDS}
-    return closed_object(start=WHOLE, end=WHOLE, step=WHOLE, fields=names, rows=list_of(row))
+    return closed_object(
+        start=WHOLE, since=WHOLE, end=WHOLE, step=WHOLE, fields=names, rows=list_of(row)
+    )
 
 
 def _machine() -> Schema:
@@ -101,6 +104,7 @@ def _machine() -> Schema:
         cpu_load=NUMBER,
         memory_total_bytes=WHOLE,
         memory_available_bytes=WHOLE,
+        gpu=_or_null(view(GpuLoad)),
     )
 
 

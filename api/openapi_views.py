@@ -17,6 +17,7 @@ from chat.events import (
     Residency,
 )
 from chat.history import Change
+from engine.gpu_load import GpuLoad
 from engine.stats import (
     BlockCounts,
     BlockInfo,
@@ -39,6 +40,7 @@ VIEWS = (
     CounterfactualBytes,
     Counters,
     FoundList,
+    GpuLoad,
     InternalFragmentation,
     ModelInfo,
     Outline,

@@ -68,7 +68,14 @@ def test_a_row_of_history_has_all_columns() -> None:
     validator, answer = validator_of("/api/history"), document()["paths"]["/api/history"]["get"]
     schema = answer["responses"]["200"]["content"]["application/json"]["schema"]["properties"]
     row: list[Any] = [1, True, *[1.0] * 5, 1.0, 1.0, 1, 1, 1, 1, *[None] * 7]
-    whole = {"start": 1, "end": 2, "step": 1, "fields": schema["fields"]["const"], "rows": [row]}
+    whole = {
+        "start": 1,
+        "since": 1,
+        "end": 2,
+        "step": 1,
+        "fields": schema["fields"]["const"],
+        "rows": [row],
+    }
     validator.validate(whole)
     assert not validator.is_valid(whole | {"rows": [row[:-1]]})
     assert not validator.is_valid(whole | {"rows": [[*row, None]]})
