@@ -16,7 +16,7 @@ import torch
 
 from engine.outputs import SampledToken, SampleRequest, TokenLogprob
 from engine.sampler import MIN_LOGPROB, Floats, Sampler, change_logits, changed_ids
-from engine.token_masks import PackedMasks
+from engine.token_masks import MaskThread, PackedMasks, find_masks, unpacked
 from kernels.cpu.fused.sampling import DRAW, RANK, UNUSABLE
 
 
@@ -32,18 +32,21 @@ class FusedSampler:
 
     def __init__(self, host: Sampler, jobs: RowJobs) -> None:
         self._host, self._jobs = host, jobs
+        self._masks = MaskThread(find_masks)
 
     def prepare(self, requests: Sequence[SampleRequest]) -> None:
         """Begin to work out what the grammars of `requests` allow; `sample` of the same requests must follow."""
-        self._host.prepare(requests)
+        self._masks.prepare(requests)
 
     def sample(self, logits: torch.Tensor, requests: Sequence[SampleRequest]) -> list[SampledToken]:
         """`logits` [len(requests), vocab_size] float32 on the CPU, rows of their own; unchanged when it returns."""
-        masks = PackedMasks(self._host.masks(), requests, logits.shape[1])
-        tokens = self._draw(logits.numpy(), requests, masks)
+        masks = self._masks.take()
+        packed = PackedMasks(masks, requests, logits.shape[1])
+        tokens = self._draw(logits.numpy(), requests, packed)
         others = [row for row in range(len(requests)) if row not in tokens]
         if others:
-            drawn = self._host.sample(logits[others], [requests[row] for row in others])
+            asked = [requests[row] for row in others]
+            drawn = self._host.sample_among(logits[others], asked, unpacked(masks))
             tokens.update(zip(others, drawn, strict=True))
         return [tokens[row] for row in range(len(requests))]
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from engine.outputs import SampledToken, SampleRequest, TokenLogprob
 from engine.sampling_params import SamplingParams
-from engine.token_masks import Masks, MaskThread, ids_in
+from engine.token_masks import Allowed, MaskThread, find_ids
 
 Floats = NDArray[np.floating]
 Ints = NDArray[np.integer]
@@ -41,31 +41,32 @@ class Sampler:
 
     def __init__(self, seed: int | None) -> None:
         self._generator = np.random.default_rng(seed)
-        self._masks = MaskThread()
+        self._allowed = MaskThread(find_ids)
 
     def prepare(self, requests: Sequence[SampleRequest]) -> None:
         """Begin to work out what the grammars of `requests` allow; `sample` of the same requests must follow."""
-        self._masks.prepare(requests)
-
-    def masks(self) -> Masks:
-        """What the grammars of the requests that were prepared for allow, when it is known."""
-        return self._masks.take()
+        self._allowed.prepare(requests)
 
     def sample(self, logits: torch.Tensor, requests: Sequence[SampleRequest]) -> list[SampledToken]:
         """`logits` [len(requests), vocab_size], any float type and device; unchanged."""
+        return self.sample_among(logits, requests, self._allowed.take())
+
+    def sample_among(
+        self, logits: torch.Tensor, requests: Sequence[SampleRequest], allowed: Allowed
+    ) -> list[SampledToken]:
+        """`sample` where it is known already what the grammars of `requests` allow."""
         rows = logits.detach().float().cpu().numpy()
-        masks = self.masks()
         return [
-            self._sample_row(_finite(row), request, masks.get(request.seq_id))
+            self._sample_row(_finite(row), request, allowed.get(request.seq_id))
             for row, request in zip(rows, requests, strict=True)
         ]
 
     def _sample_row(
-        self, raw: Floats, request: SampleRequest, mask: bytes | str | None
+        self, raw: Floats, request: SampleRequest, allowed: Ints | str | None
     ) -> SampledToken:
-        if isinstance(mask, str):
-            return SampledToken(-1, error=mask)
-        token_id = self._choose(raw, request, None if mask is None else ids_in(mask))
+        if isinstance(allowed, str):
+            return SampledToken(-1, error=allowed)
+        token_id = self._choose(raw, request, allowed)
         params = request.params
         if params.logprobs is None and not request.num_candidates:
             return SampledToken(token_id)

@@ -1,11 +1,12 @@
 """What grammars allow at a step: masks of a bit for each token id, lowest first, or why a grammar cannot go on.
 
-`MaskThread` works them out beside the forward pass: a call to the grammar's library for each row, which drops the GIL. They stay
-packed: unpacking one costs more than working it out.
+`MaskThread` works them out beside the forward pass: a call to the grammar's library for each row, which drops the GIL. Compiled
+code reads them packed, as unpacking one costs more than working it out; numpy wants ids.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,25 +14,32 @@ from numpy.typing import NDArray
 from engine.errors import GrammarError
 from engine.outputs import SampleRequest
 
+Ids = NDArray[np.integer]
+Found = TypeVar("Found")
 Masks = Mapping[int, bytes | str]
 """By seq_id the mask, or what the grammar gave up with."""
+Allowed = Mapping[int, Ids | str]
+"""By seq_id the ids in its mask, ascending, or what the grammar gave up with."""
 
 
-class MaskThread:
-    """Works out the masks of a step at a time."""
+class MaskThread(Generic[Found]):
+    """Works out what is allowed at a step, one step at a time: `find_masks` or `find_ids`."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, find: Callable[[Sequence[SampleRequest]], Mapping[int, Found | str]]
+    ) -> None:
+        self._find = find
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="grammar")
-        self._masks: Future[Masks] | None = None
+        self._found: Future[Mapping[int, Found | str]] | None = None
 
     def prepare(self, requests: Sequence[SampleRequest]) -> None:
-        """Begin with the masks of those of `requests` that follow a grammar."""
+        """Begin with those of `requests` that follow a grammar."""
         bound = [request for request in requests if request.matcher is not None]
-        self._masks = self._pool.submit(find_masks, bound) if bound else None
+        self._found = self._pool.submit(self._find, bound) if bound else None
 
-    def take(self) -> Masks:
-        """The masks that were begun last, when they are there."""
-        return {} if self._masks is None else self._masks.result()
+    def take(self) -> Mapping[int, Found | str]:
+        """What was begun last, when it is there."""
+        return {} if self._found is None else self._found.result()
 
 
 def find_masks(requests: Sequence[SampleRequest]) -> Masks:
@@ -47,8 +55,17 @@ def _find_mask(request: SampleRequest) -> bytes | str:
         return str(error)
 
 
-def ids_in(mask: bytes) -> NDArray[np.integer]:
-    """The token ids that a mask allows, ascending."""
+def find_ids(requests: Sequence[SampleRequest]) -> Allowed:
+    """The ids that are allowed to requests that follow a grammar each."""
+    return unpacked(find_masks(requests))
+
+
+def unpacked(masks: Masks) -> Allowed:
+    """Masks as the ids in them."""
+    return {key: mask if isinstance(mask, str) else _ids_in(mask) for key, mask in masks.items()}
+
+
+def _ids_in(mask: bytes) -> Ids:
     return np.flatnonzero(np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little"))
 
 

@@ -136,9 +136,9 @@ def test_draws_under_grammars_are_those_of_the_host(model: FusedModel) -> None:
 
 def test_no_row_under_a_grammar_that_goes_on_is_left_to_the_host(model: FusedModel) -> None:
     class Host(Sampler):
-        def sample(self, logits: torch.Tensor, requests: Sequence[SampleRequest]) -> Any:
+        def sample_among(self, logits: torch.Tensor, requests: Any, allowed: Any) -> Any:
             assert [r.seq_id for r in requests] == [2], "drawn row by row"
-            return super().sample(logits, requests)
+            return super().sample_among(logits, requests, allowed)
 
     matchers = (FixedMatcher(4, 9), None, FixedMatcher(), FixedMatcher(8))
     asked = [replace(request(3), matcher=m, seq_id=i) for i, m in enumerate(matchers)]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from engine.outputs import SampleRequest
 from engine.sampling_params import SamplingParams
-from engine.token_masks import MaskThread, PackedMasks, find_masks, ids_in
+from engine.token_masks import MaskThread, PackedMasks, find_ids, find_masks, unpacked
 from tests.engine.test_sampler import FixedMatcher
 
 
@@ -16,12 +16,16 @@ def asked_of(matchers: Sequence[FixedMatcher | None]) -> list[SampleRequest]:
 
 
 def test_a_mask_has_a_bit_for_each_id() -> None:
-    assert ids_in(FixedMatcher(0, 9, 63).mask).tolist() == [0, 9, 63]
+    found = unpacked({1: FixedMatcher(0, 9, 63).mask, 2: "no way on"})
+    assert list(found[1]) == [0, 9, 63]
+    assert found[2] == "no way on"
+    (ids,) = find_ids(asked_of([FixedMatcher(4, 5)])).values()
+    assert list(ids) == [4, 5]
 
 
 def test_masks_are_found_for_requests_that_follow_a_grammar() -> None:
     asked = asked_of([FixedMatcher(3), None, FixedMatcher()])
-    thread = MaskThread()
+    thread = MaskThread(find_masks)
     assert thread.take() == {}
     thread.prepare(asked)
     assert thread.take() == {10: FixedMatcher(3).mask, 12: "no way on"}
