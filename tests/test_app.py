@@ -21,6 +21,7 @@ from api.settings import Settings
 from app import create_api, create_app, main
 from engine.errors import ModelLoadError
 from tests.fake_engine import FakeEngine
+from ui.page_policy import policy_of
 
 ROOT = Path(__file__).resolve().parents[1]
 # The real main around a fake engine, and without the page, which takes seconds to import.
@@ -239,7 +240,7 @@ async def test_the_page_is_served_beside_everything_else(tmp_path: Path) -> None
         page = await http.get("/")
         assert page.status_code == 200
         assert "Pageturn" in page.text
-        assert "unsafe-eval" in page.headers["content-security-policy"]
+        assert page.headers.get_list("content-security-policy") == [policy_of(page.content)]
         assert (await http.get("/health")).json()["status"] == "ready"
         assert (await http.get("/v1/nothing")).json()["error"]["code"] == "unknown_route"
         assert (await http.get("/v1/chat/completions")).status_code == 405

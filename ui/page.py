@@ -13,6 +13,7 @@ from fastapi.staticfiles import StaticFiles
 from gradio.themes import Base
 from gradio.themes.utils import colors, sizes
 
+from ui.page_policy import PagePolicy
 from ui.static_files import PREFIX, STATIC, Bundle, script_bundle, style_bundle
 
 _HERE = Path(__file__).parent
@@ -50,6 +51,7 @@ def mount(app: FastAPI) -> FastAPI:
     """Serve the page at `/` and its files at `/static/pageturn`; routes added to `app` before this come first."""
     script, style = script_bundle(), style_bundle()
     app.router.routes += [script.route(), style.route()]
+    app.add_middleware(PagePolicy)
     app.mount(f"/{PREFIX}", StaticFiles(directory=STATIC), name="pageturn-static")
     page = build_ui()
     page.max_threads = MAX_THREADS

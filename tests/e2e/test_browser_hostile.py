@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.async_api import Page, Request, expect
+from playwright.async_api import Browser, Page, Request, expect
 
 from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import open_page, send
@@ -100,6 +100,27 @@ async def open_each(page: Page, server: AppProcess) -> None:
         assert await page.evaluate(SPOILED) == [], part
         await page.keyboard.press("Escape")
     assert foreign == []
+
+
+async def test_a_script_or_handler_that_the_server_has_not_written_does_not_run(
+    browser: Browser, fake_server: AppProcess
+) -> None:
+    page = await browser.new_page()
+    await open_page(page, fake_server)
+    await page.evaluate("""() => {
+        window.violations = [];
+        document.addEventListener("securitypolicyviolation", (event) => violations.push(event.effectiveDirective));
+        const script = document.createElement("script");
+        script.textContent = "window.hacked = 1";
+        const button = document.createElement("button");
+        button.setAttribute("onclick", "window.hacked = 2");
+        document.body.append(script, button);
+        button.click();
+    }""")
+    await page.wait_for_function("violations.length === 2")
+    assert sorted(await page.evaluate("violations")) == ["script-src-attr", "script-src-elem"]
+    assert await page.evaluate("window.hacked") is None
+    await page.context.close()
 
 
 async def test_hostile_texts_stay_text_on_a_wide_page(page: Page, fake_server: AppProcess) -> None:
