@@ -314,3 +314,34 @@ async def test_what_was_deleted_comes_back_by_key_but_not_from_a_field(
     await box.press("Control+z")
     await expect(page.locator(".pt-user .pt-prose")).to_have_text("to be deleted")
     await expect(page.locator(".pt-toast")).to_have_count(0)
+
+
+async def test_marks_of_markdown_are_left_out_of_what_a_search_finds(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await ask(page, "echo say **zanzibar** and `code`")
+    await page.get_by_label("Search conversations").fill("zanzibar")
+    snippet = page.locator(".pt-conversation .pt-snippet").first
+    await expect(snippet).to_contain_text("zanzibar and code")
+    await expect(snippet.locator("mark")).to_have_text("zanzibar")
+
+
+async def test_a_title_has_the_whole_row_until_its_menu_is_wanted(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await ask(page, "a question with quite a few words in its title")
+    row = page.locator(".pt-conversation.pt-open")
+    title, button = row.locator(".pt-title"), row.locator(".pt-conversation-open")
+    await page.mouse.move(700, 400)
+    await expect(button).to_have_css("padding-right", "10px")
+    wide = await title.evaluate("(node) => node.clientWidth")
+    await row.hover()
+    await expect(button).to_have_css("padding-right", "42px")
+    menu = await row.get_by_role("button", name="More").bounding_box()
+    box = await title.bounding_box()
+    assert menu is not None
+    assert box is not None
+    assert box["width"] < wide
+    assert box["x"] + box["width"] <= menu["x"]

@@ -123,6 +123,7 @@
   // Also while an answer is written, which goes on wherever one looks. Resolves with whether it was done.
   async function select(messageId, from) {
     transcript.keepFocus(messageId, from);
+    P.say("");
     try {
       await socket.request({ type: "select", message_id: messageId });
       return true;

@@ -115,7 +115,7 @@
         if (!this.isOn) return;
         const ranges = cards.map((card) => this.markCard(card, answers.find((answer) => answer.message_id === card.message.id)));
         CSS.highlights?.set("pt-common", new Highlight(...ranges));
-        P.say("Point at a mark, or tab to it, to see what the model thought there.");
+        P.say(`${matchMedia("(hover: none)").matches ? "Tap a mark" : "Point at a mark, or tab to it,"} to see what the model thought there.`);
       } catch (error) {
         this.clear();
         P.failureToast(`Not compared: ${error.message}`);

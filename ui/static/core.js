@@ -69,8 +69,12 @@ window.Pageturn = {};
     if (node.textContent !== text) node.textContent = text;
   };
 
+  // A line of Markdown to be read at a glance: without the marks that stand out most.
+  P.unmarked = (text) => text.replace(/\*\*|`/g, "").replace(/^#{1,6} /, "");
+
   P.number = (value) => Math.round(value).toLocaleString("en-US");
   P.plural = (count, word) => `${P.number(count)} ${word}${count === 1 ? "" : "s"}`;
+  P.rate = (value) => (value < 100 ? value.toFixed(1) : P.number(value));
   P.percent = (part, whole) => (whole > 0 ? `${((100 * part) / whole).toFixed(part && part / whole < 0.1 ? 1 : 0)} %` : "–");
   P.seconds = (s) => (s < 60 ? `${s.toFixed(1)} s` : `${Math.floor(s / 60)} min ${Math.floor(s % 60)} s`);
   P.milliseconds = (ms) => (ms < 1000 ? `${ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms` : P.seconds(ms / 1000));

@@ -12,7 +12,7 @@
     const { usage, timings } = message;
     if (!usage) return "";
     const parts = [P.plural(usage.completion_tokens, "token")];
-    if (timings?.tokens_per_second) parts.push(`${timings.tokens_per_second.toFixed(1)} tokens/s`);
+    if (timings?.tokens_per_second) parts.push(`${P.rate(timings.tokens_per_second)} tokens/s`);
     if (timings?.tokens_per_step > 1.05) parts.push(`${timings.tokens_per_step.toFixed(1)} tokens per step`);
     if (timings?.ttft_ms) parts.push(`first after ${P.milliseconds(timings.ttft_ms)}`);
     return parts.join(" · ");
@@ -53,7 +53,7 @@
       ["Answer", usage && P.plural(usage.completion_tokens, "token")],
       ["Prompt", usage && `${P.plural(usage.prompt_tokens, "token")}, ${P.number(cached)} of them cached`],
       ["Left out of the prompt", message.dropped_messages ? `the oldest ${P.plural(message.dropped_messages, "message")}` : null],
-      ["Speed", timings?.tokens_per_second ? `${timings.tokens_per_second.toFixed(1)} tokens/s` : null],
+      ["Speed", timings?.tokens_per_second ? `${P.rate(timings.tokens_per_second)} tokens/s` : null],
       ["Tokens per step", timings?.tokens_per_step > 1.05 ? timings.tokens_per_step.toFixed(1) : null],
       ["First words after", timings?.ttft_ms ? P.milliseconds(timings.ttft_ms) : null],
       ["Memory", P.blocksLine(kv)],

@@ -120,7 +120,9 @@
       }
       if (P.isCutShort(message)) parts.push(P.button("goon", "Continue", () => this.actions.goOn(message, {}), { "data-action": "continue", "aria-label": "Continue this answer", class: "pt-button pt-quiet" }));
       parts.push(P.iconButton("again", "Regenerate", () => this.actions.regenerate(message, { n: 1 }), { "data-action": "regenerate" }));
-      parts.push(P.button("three", "Regenerate ×3", () => this.actions.regenerate(message, { n: 3 }), { "data-action": "three", class: "pt-button pt-quiet pt-joined" }));
+      const three = P.button("three", "×3", () => this.actions.regenerate(message, { n: 3 }), { "data-action": "three", class: "pt-button pt-quiet pt-joined", "aria-label": "Regenerate ×3" });
+      three.lastChild.prepend(h("span", { class: "pt-wide-only" }, "Regenerate "));
+      parts.push(three);
       const items = () => P.several.items(P.several.LEAST, null, "Regenerate", (wish) => this.actions.regenerate(message, wish));
       parts.push(P.menuButton("unfold", "Regenerate several ways", items, { "data-action": "several" }));
       const facts = { "data-action": "facts", class: "pt-meta", title: "All facts of this answer", "aria-expanded": String(!this.facts.hidden) };

@@ -49,7 +49,7 @@
 
   // A text with its hits marked: pieces that alternate, outside and hit.
   function marked(pieces, props) {
-    return P.h("span", { dir: "auto", ...props }, ...pieces.map((text, i) => (i % 2 ? P.h("mark", {}, text) : text)));
+    return P.h("span", { dir: "auto", ...props }, ...pieces.map(P.unmarked).map((text, i) => (i % 2 ? P.h("mark", {}, text) : text)));
   }
 
   function mount(node, listener) {

@@ -21,7 +21,7 @@
     const node = outline.nodes.get(id);
     const who = node.role === "user" ? "You" : "Assistant";
     const mark = h("span", { class: "pt-fold", "aria-hidden": "true", onclick: (event) => (event.stopPropagation(), toggle(id)) }, folds ? P.icon("right") : null);
-    const text = h("span", { class: "pt-beginning", dir: "auto" }, node.beginning || (node.status === "generating" ? "…" : "(empty)"));
+    const text = h("span", { class: "pt-beginning", dir: "auto" }, P.unmarked(node.beginning) || (node.status === "generating" ? "…" : "(empty)"));
     const label = size > 1 ? `Delete this and ${P.plural(size - 1, "message")} below` : "Delete this message";
     return h(
       "div",
