@@ -287,6 +287,26 @@ async def test_what_the_model_thought_goes_with_its_mark_and_with_escape(
     await expect(choices).to_have_count(0)
 
 
+async def test_comparing_and_a_new_chat_have_their_keys(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await ask_three(page, fake_server, "hello")
+    toggle = page.get_by_role("button", name="Compare")
+    box = page.get_by_label("Message", exact=True)
+    await box.press_sequentially("nc")
+    await expect(box).to_have_value("nc")
+    await expect(toggle).to_have_attribute("aria-pressed", "false")
+    await page.locator(".pt-scroll").focus()
+    await page.keyboard.press("c")
+    await expect(page.locator(".pt-leaves")).to_have_count(3)
+    await page.keyboard.press("c")
+    await expect(page.locator(".pt-leaves")).to_have_count(0)
+    await page.keyboard.press("n")
+    await expect(page.locator(".pt-empty")).to_contain_text("What shall we write?")
+    await expect(box).to_be_focused()
+    await expect(box).to_have_value("")
+
+
 async def test_compare_marks_the_number_of_a_list(page: Page, fake_server: AppProcess) -> None:
     await open_page(page, fake_server)
     await page.get_by_role("button", name="3 answers").click()

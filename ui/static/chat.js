@@ -240,7 +240,7 @@
     P.composer.refresh();
   }
 
-  // Returns whether the key means something.
+  // Each returns whether the key means something. A letter never does in a field, where a message may begin with it.
   function onPlainKey(key) {
     if (key === "?") P.shortcuts.open();
     else if (key === "/") P.composer.focus();
@@ -248,13 +248,20 @@
     return true;
   }
 
+  function onLetter(key) {
+    if (key === "n") P.conversations.choose(null);
+    else return key === "c" && Boolean(transcript.candidates?.compare.press());
+    return true;
+  }
+
   function onKey(event) {
     if (event.defaultPrevented || !root?.offsetParent || P.isDialogOpen()) return;
     if (event.key === "Escape" && isBusy()) stop();
-    const typing = event.target.closest?.("input, textarea, [contenteditable]") && !P.composer.isEmptyBox(event.target);
+    const inField = Boolean(event.target.closest?.("input, textarea, [contenteditable]"));
+    const typing = inField && !P.composer.isEmptyBox(event.target);
     const plain = !typing && !event.ctrlKey && !event.metaKey && !event.altKey && !event.isComposing;
     if (!plain) return;
-    const done = /^[1-9]$/.test(event.key) ? transcript.candidates?.pick(Number(event.key) - 1) : onPlainKey(event.key);
+    const done = /^[1-9]$/.test(event.key) ? transcript.candidates?.pick(Number(event.key) - 1) : onPlainKey(event.key) || (!inField && onLetter(event.key));
     if (done) event.preventDefault();
   }
 

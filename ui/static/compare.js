@@ -102,6 +102,12 @@
       if (!canCompare && this.isOn) this.clear();
     }
 
+    // The button by key; whether there is something to compare.
+    press() {
+      if (!this.button.hidden) this.toggle();
+      return !this.button.hidden;
+    }
+
     toggle() {
       if (this.isOn) this.clear();
       else this.draw();

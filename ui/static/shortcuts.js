@@ -11,6 +11,8 @@
     ["← →", "on a message: its other versions; on an answer to choose from: the next one"],
     ["Ctrl K", "search conversations"],
     ["/", "write a message"],
+    ["N", "a new chat"],
+    ["C", "compare several answers"],
     ["Ctrl Z", "undo what was just deleted"],
     ["Tab", "from one control to the next"],
     ["?", "this list"],
