@@ -64,7 +64,7 @@ class _Answer:
             return
         MutableHeaders(scope=start)["Content-Security-Policy"] = policy_of(self._page)
         await self._send(start)
-        await self._send(message | {"body": self._page})
+        await self._send({**message, "body": self._page})
 
 
 def _is_page(start: Message) -> bool:
