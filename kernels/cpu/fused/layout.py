@@ -42,7 +42,6 @@ EPSILON = _next()  # float32 bits
 SOFTMAX_SCALE = _next()  # float32 bits
 NUM_THREADS = _next()
 SPINS = _next()  # pauses before a waiting thread yields its processor
-TURNS = _next()  # yields of a thread between two jobs before it sleeps
 
 # --- weights ---
 LAYERS = _next()  # int64 [NUM_LAYERS][LAYER_SLOTS], below

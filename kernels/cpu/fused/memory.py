@@ -159,12 +159,6 @@ def semaphore_wait(b, semaphore):
     return b.sext(call(b, "sem_wait", I32, [I64], [semaphore]), I64)
 
 
-@function(types.int64)
-def semaphore_try(b, semaphore):
-    """Takes a post if there is one (sem_trywait); not 0 if there is none."""
-    return b.sext(call(b, "sem_trywait", I32, [I64], [semaphore]), I64)
-
-
 @instruction
 def semaphore_post(b, semaphore):
     """Wakes one sleeper (sem_post)."""

@@ -28,7 +28,7 @@ from kernels.cpu.fused.step import (
 from kernels.cpu.fused.threads import LINE_BYTES
 
 MIN_PARTIALS = 512
-SPINS, TURNS = 2000, 1000
+SPINS = 2000
 MIN_HEAD_DIM = 16
 SCALE_BYTES = 2
 _SEMAPHORE_BYTES = 64
@@ -253,7 +253,7 @@ class FusedModel:
         per_layer = shape.num_layers * shape.num_kv_heads
         h[at.HEAD_TILE_BYTES] = shape.kv_token_bytes * at.TILE_TOKENS // per_layer
         h[at.NUM_TILES] = num_blocks * h[at.TILES_PER_BLOCK]
-        h[at.NUM_THREADS], h[at.SPINS], h[at.TURNS] = num_threads, SPINS, TURNS
+        h[at.NUM_THREADS], h[at.SPINS] = num_threads, SPINS
         h[at.MAX_ROWS], h[at.MAX_PARTIALS] = self.max_rows, self._max_partials
 
     def _set_weights(self) -> None:

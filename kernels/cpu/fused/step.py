@@ -56,6 +56,7 @@ from kernels.cpu.fused.memory import (
     float_from_bits,
     load_i32,
     semaphore_post,
+    semaphore_wait,
 )
 from kernels.cpu.fused.plan import plan
 from kernels.cpu.fused.quantize import (
@@ -65,7 +66,7 @@ from kernels.cpu.fused.quantize import (
     silu_multiply_quantize,
 )
 from kernels.cpu.fused.row_jobs import run_records
-from kernels.cpu.fused.threads import CLOSED, close_phases, open_phases, phase, wait_for_job
+from kernels.cpu.fused.threads import CLOSED, close_phases, open_phases, phase
 
 PANEL_ROWS = 96
 """Rows that one item of a linear layer takes, at most: their inputs stay in the L2 cache."""
@@ -301,7 +302,8 @@ def run(h, thread):
         if thread == 0:
             _begin(h, num_phases)
         else:
-            wait_for_job(h)
+            while semaphore_wait(h[SEMAPHORE]) != 0:
+                pass
             if h[STOP] != 0:
                 return
         # The job is read after the generation: if it is another one's, no phase has that generation's tag any more.

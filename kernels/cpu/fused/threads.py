@@ -9,15 +9,13 @@ late finds the next generation's tag, or CLOSED, and leaves; it has touched noth
 from collections.abc import Callable
 
 from kernels.cpu.fused.ir_tools import formula, routine
-from kernels.cpu.fused.layout import COUNTERS, GENERATION, SEMAPHORE, SPINS, TURNS
+from kernels.cpu.fused.layout import COUNTERS, GENERATION, SPINS
 from kernels.cpu.fused.memory import (
     atomic_add,
     atomic_load,
     atomic_store,
     compare_and_swap,
     pause,
-    semaphore_try,
-    semaphore_wait,
     yield_processor,
 )
 
@@ -45,17 +43,6 @@ def close_phases(h, num_phases):
         atomic_store(line, CLOSED << 32)
         atomic_store(line + 8, CLOSED << 32)
     atomic_store(h[GENERATION], NONE)
-
-
-@routine
-def wait_for_job(h):
-    """Returns when this thread is wanted. It asks for a while before it sleeps: waking costs more than most gaps between steps."""
-    for _ in range(h[TURNS]):
-        if semaphore_try(h[SEMAPHORE]) == 0:
-            return
-        yield_processor()
-    while semaphore_wait(h[SEMAPHORE]) != 0:
-        pass
 
 
 @routine
