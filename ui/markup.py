@@ -104,6 +104,10 @@ def _render_fence(self: Any, tokens: Sequence[Token], index: int, options: Any, 
     )
 
 
+_DISPLAYED = ("\\[", "$$")
+"""What opens a formula that stands on a line of its own, wherever it was written."""
+
+
 def _source(token: Token) -> str:
     """What cannot be drawn: TeX, and the brackets around it, which may have been meant as such."""
     tex = token.content.strip()
@@ -115,7 +119,7 @@ def _render_math_inline(
 ) -> str:
     token = tokens[index]
     tex = token.content.strip()
-    mathml = maths.to_mathml(tex, block=token.markup == "\\[")
+    mathml = maths.to_mathml(tex, block=token.markup in _DISPLAYED)
     if mathml is None:
         return f'<span class="pt-math" role="math">{escapeHtml(_source(token))}</span>'
     return mathml if len(tex) < LONG_FORMULA_CHARS else f"<span {_FORMULA}>{mathml}</span>"
@@ -195,12 +199,14 @@ def _build() -> MarkdownIt:
         allow_space=False,
         allow_digits=False,
         allow_blank_lines=False,
+        double_inline=True,
     )
     md.use(bracket_maths)
     md.add_render_rule("html_inline", _render_task)
     md.add_render_rule("fence", _render_fence)
     md.add_render_rule("code_block", _render_fence)
     md.add_render_rule("math_inline", _render_math_inline)
+    md.add_render_rule("math_inline_double", _render_math_inline)
     md.add_render_rule("math_block", _render_math_block)
     md.add_render_rule("table_open", _render_table_open)
     md.add_render_rule("table_close", _render_table_close)

@@ -35,6 +35,8 @@ ATTRIBUTES = {
     "menclose": {"notation"},
 }  # fmt: skip
 _NAMESPACE = "{http://www.w3.org/1998/Math/MathML}"
+_KNOWN_AS = {f"{{{name}}}": "{align*}" for name in ("aligned", "split")}
+"""Environments that latex2mathml knows by another name only."""
 _UNKNOWN_COMMAND = re.compile(r"<m[io]>\\[A-Za-z]")
 
 
@@ -43,15 +45,17 @@ def to_mathml(tex: str, *, block: bool) -> str | None:
     """A `math` element, or None for what is too long, too deep, wrong, or has an unknown command."""
     if len(tex) > MAX_TEX_LENGTH or _nesting(tex) > MAX_NESTING:
         return None
+    for name, known in _KNOWN_AS.items():
+        tex = tex.replace(name, known)
     try:
         mathml = convert(tex, display="block" if block else "inline")
-        known = _has_only_mathml(mathml)
+        is_clean = _has_only_mathml(mathml)
     except (ElementTree.ParseError, RecursionError):
         return None
     except Exception as error:  # its parser raises whatever its input makes it stumble over
         logger.debug("TeX not understood: %s", type(error).__name__)
         return None
-    return mathml if known and not _UNKNOWN_COMMAND.search(mathml) else None
+    return mathml if is_clean and not _UNKNOWN_COMMAND.search(mathml) else None
 
 
 def _nesting(tex: str) -> int:

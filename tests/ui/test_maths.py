@@ -13,6 +13,7 @@ from ui.maths import MAX_TEX_LENGTH, to_mathml
         (r"\frac{a}{b}", "<mfrac>"),
         (r"\sqrt[3]{x}", "<mroot>"),
         (r"\begin{pmatrix}a & b\\c & d\end{pmatrix}", "<mtable>"),
+        (r"\begin{aligned}a &= b\\c &= d\end{aligned}", 'columnalign="right"'),
         (r"\sum_{i=1}^{n} i", "&#x02211;"),
         (r"\alpha \leq \beta", "&#x003B1;"),
         (r"f\colon \mathbb{R} \to \mathbb{R}", "ℝ"),

@@ -174,6 +174,10 @@ def test_maths_is_mathml_and_what_is_wrong_is_escaped_tex_in_an_element() -> Non
         '<div class="pt-formula" role="region" aria-label="Formula" tabindex="0">'
         '<math display="block"><mrow><msup><mi>x</mi><mn>2</mn></msup></mrow></math></div>\n'
     )
+    displayed = '<math display="block"><mrow><mi>x</mi></mrow></math>'
+    assert render("so:\n$$x$$\nholds") == f"<p>so:<br>\n{displayed}<br>\nholds</p>\n"
+    assert render("- so $$\nx\n$$") == f"<ul>\n<li>so {displayed}</li>\n</ul>\n"
+    assert render("from $$5 to $$6") == "<p>from $$5 to $$6</p>\n"
     assert render(r"so $\nothing<b$") == (
         '<p>so <span class="pt-math" role="math">\\nothing&lt;b</span></p>\n'
     )

@@ -35,7 +35,7 @@
     try {
       const model = await facts();
       const how = h("p", {}, "Another model: start the app again with ", h("code", {}, "--model"), " and a .gguf file, a folder with safetensors, or a hub id:");
-      const example = h("pre", { tabindex: 0 }, "python app.py --model /path/to/model.gguf");
+      const example = h("pre", { tabindex: 0 }, "make run ARGS=\"--model /path/to/model.gguf\"");
       const size = isSmall(model) ? h("p", {}, `It has ${P.count(model.num_parameters)} parameters. ${SMALL_WORDS}`) : null;
       const body = h("div", { class: "pt-about" }, ...[size, list(model), how, example, h("p", { class: "pt-dialog-note" }, DOCUMENTED)].filter(Boolean));
       P.openDialog(model.model_name, body);

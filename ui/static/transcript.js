@@ -146,7 +146,8 @@
       this.sticks = false;
       this.draw();
       const node = this.viewOf(path[index])?.node;
-      node?.scrollIntoView({ block: "center" });
+      // A long answer is read from its beginning.
+      node?.scrollIntoView({ block: node.offsetHeight > window.innerHeight / 2 ? "start" : "center" });
       node?.focus({ preventScroll: true });
       return true;
     }
