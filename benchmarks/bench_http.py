@@ -154,9 +154,10 @@ async def compare(ways: dict[str, Way], rounds: int, num_tokens: int) -> dict[st
 async def first_tokens(ways: dict[str, Way]) -> dict[str, float]:
     """Milliseconds that the first token of a single user comes later than the engine's, of medians of many by turns."""
     times: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(FIRST_TOKENS):
+    numbers = itertools.count(5000)
+    for _ in range(FIRST_TOKENS):
         for name, way in ways.items():
-            times[name].append(await way.ask(0, text_of(5000 + number, 0)) * 1e3)
+            times[name].append(await way.ask(0, text_of(next(numbers), 0)) * 1e3)
     medians = {name: statistics.median(found) for name, found in times.items()}
     return {name: round(median - medians["engine"], 2) for name, median in medians.items()}
 
