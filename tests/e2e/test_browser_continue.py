@@ -155,6 +155,18 @@ async def test_a_selection_outside_of_answers_offers_nothing(
     await expect(bar).to_be_hidden()
 
 
+async def test_what_is_selected_while_the_answer_is_written_is_offered_at_its_end(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await send(page, "markdown")
+    heading = page.locator(".pt-assistant").get_by_role("heading", name="A heading")
+    await expect(page.locator(".pt-assistant .pt-prose pre")).to_be_visible()
+    await select_words(page, "A heading", await heading.element_handle())
+    await expect(page.locator(".pt-assistant")).to_have_attribute("data-status", "done")
+    await expect(page.locator(".pt-from-here")).to_be_visible()
+
+
 async def test_the_bar_comes_when_the_mouse_has_selected(
     page: Page, fake_server: AppProcess
 ) -> None:

@@ -121,8 +121,9 @@ async def test_a_conversation_keeps_its_own_settings_over_those_of_the_browser(
     assert (second["sampling"], second["n"]) == ({"top_k": 7}, 2)
     assert (await stored(page, fake_server))["sampling"] == {"temperature": 1.1, "n": 2}
     await page.keyboard.press("1")
-    await page.get_by_role("button", name="Regenerate", exact=True).last.click()
     await expect(page.locator(".pt-assistant[data-status=done]")).to_have_count(2)
+    await page.get_by_role("button", name="Regenerate", exact=True).last.click()
+    await expect(page.locator(".pt-assistant .pt-count").last).to_have_text("3/3")
     (again,) = [frame for frame in sent if frame["type"] == "regenerate"]
     assert again["n"] == 1
 

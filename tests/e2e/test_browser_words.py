@@ -22,6 +22,12 @@ class TestWords:
     ) -> None:
         await open_page(page, fake_server)
         box = page.get_by_label("Message", exact=True)
+        example = page.locator(".pt-example").first
+        proposed = await example.inner_text()
+        await example.click()
+        await page.reload()
+        await expect(box).to_have_value(proposed)
+        await box.fill("")
         await box.press_sequentially("one")
         await page.keyboard.press("Shift+Enter")
         await box.press_sequentially("two")

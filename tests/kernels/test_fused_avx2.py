@@ -14,7 +14,7 @@ from kernels.cpu.fused.features import (
     cpu_features,
     missing_features,
 )
-from kernels.cpu.fused.machine_code import _target_machine, build_module
+from kernels.cpu.fused.machine_code import build_module, target_machine
 from tests.kernels.fused_reference import INSTRUCTION_SET
 
 FOLDER = Path(__file__).parent
@@ -47,7 +47,7 @@ def test_all_of_it_holds_with_avx2(name: str) -> None:
 
 
 def test_no_code_for_avx2_uses_wider_registers() -> None:
-    machine = _target_machine("avx2")
+    machine = target_machine("avx2")
     code = machine.emit_assembly(llvmlite.binding.parse_assembly(str(build_module("avx2"))))
     assert "ymm" in code
     assert "zmm" not in code

@@ -43,6 +43,7 @@
     transcript?.draw();
     watchRequests(Boolean(transcript?.candidates) && isBusy());
     P.composer.refresh();
+    P.fromHere.refresh();
   }
 
   // --- opening a conversation ------------------------------------------------------------------

@@ -67,6 +67,13 @@
     showSettings();
   }
 
+  // A proposed text is a draft like one that was typed.
+  function propose(text) {
+    saveDraft(draftId, text);
+    setText(text);
+    area.focus();
+  }
+
   // A text that could not be sent comes back, before whatever was typed meanwhile.
   function giveBack(text, id) {
     const typed = id === draftId ? area.value : (drafts()[id ?? "new"] ?? "");
@@ -149,5 +156,5 @@
     P.settings.change({ sampling }).catch((error) => P.failureToast(`Seed ${seed} stays: ${error.message}`));
   }
 
-  P.composer = { mount, open, refresh, giveBack, setText, saveDraft, isEmptyBox, count, focus: () => area?.focus() };
+  P.composer = { mount, open, refresh, giveBack, propose, saveDraft, isEmptyBox, count, focus: () => area?.focus() };
 })(window.Pageturn);

@@ -13,18 +13,22 @@
   let actions = null;
   // While a mouse selects, the bar would be in its way; while the bar is pressed, a selection that a touch ends is still meant.
   let held = false;
+  // Whether something is selected in an answer that is still being written, or not yet known to have ended.
+  let isEarly = false;
   let endWatch = null;
 
   const elementOf = (node) => (node instanceof Element ? node : node.parentElement);
 
   // The answer in which the whole selection lies, if that can be continued.
   function selected() {
+    isEarly = false;
     const selection = document.getSelection();
     if (!selection || selection.isCollapsed || !selection.toString().trim()) return null;
     const range = selection.getRangeAt(0);
     const view = elementOf(range.startContainer).closest(".pt-message.pt-assistant, .pt-card");
     const message = view && actions.messageOf(view.dataset.id);
-    if (!message?.content || message.status === "generating" || !view.contains(range.endContainer)) return null;
+    isEarly = Boolean(view) && (!message?.content || message.status === "generating");
+    if (!view || isEarly || !view.contains(range.endContainer)) return null;
     const prose = view.querySelector(".pt-prose");
     return prose.contains(range.startContainer) ? { message, prose, range, view } : null;
   }
@@ -92,5 +96,10 @@
     });
   }
 
-  P.fromHere = { mount };
+  // After the messages have changed.
+  function refresh() {
+    if (isEarly && !held) show();
+  }
+
+  P.fromHere = { mount, refresh };
 })(window.Pageturn);

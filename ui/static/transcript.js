@@ -113,11 +113,7 @@
 
     emptyNode() {
       if (this.state.open) return h("div", { class: "pt-empty" }, h("p", {}, this.state.view ? "Nothing is said in this conversation." : "Opening…"));
-      const propose = (text) => () => {
-        P.composer.setText(text);
-        P.composer.focus();
-      };
-      const examples = EXAMPLES.map((text) => h("button", { type: "button", class: "pt-example", onclick: propose(text) }, text));
+      const examples = EXAMPLES.map((text) => h("button", { type: "button", class: "pt-example", onclick: () => P.composer.propose(text) }, text));
       return h(
         "div",
         { class: "pt-empty" },

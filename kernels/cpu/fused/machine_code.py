@@ -25,7 +25,7 @@ def load_kernels(folder: Path | None, instruction_set: str) -> llvm.ExecutionEng
     code = path.read_bytes() if path is not None and path.is_file() else _compile(instruction_set)
     if path is not None and not path.is_file():
         _write(path, code)
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine(instruction_set))
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine(instruction_set))
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     for kernel in KERNELS:
@@ -48,7 +48,7 @@ def build_module(instruction_set: str) -> ir.Module:
 
 
 def _compile(instruction_set: str) -> bytes:
-    machine = _target_machine(instruction_set)
+    machine = target_machine(instruction_set)
     module = llvm.parse_assembly(str(build_module(instruction_set)))
     module.verify()
     options = llvm.create_pipeline_tuning_options(speed_level=_OPTIMISATION)
@@ -57,7 +57,8 @@ def _compile(instruction_set: str) -> bytes:
     return machine.emit_object(module)
 
 
-def _target_machine(instruction_set: str) -> llvm.TargetMachine:
+def target_machine(instruction_set: str) -> llvm.TargetMachine:
+    """What emits code for this processor as far as a set goes."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = llvm.Target.from_triple(llvm.get_process_triple())
