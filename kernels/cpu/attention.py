@@ -19,10 +19,10 @@ from numba import carray, njit
 
 from kernels.cpu.jit import routine
 from kernels.cpu.llvm import WIDTH
+from kernels.cpu.memory import atomic_add, pointer
 from kernels.cpu.products import MAX_ROWS, TILE, softmax_row
 from kernels.cpu.rows import load_row, size_of, store_row
 from kernels.cpu.tiles import CHUNK, add_matmul, find_rows, matmul, pack_keys, prefetch_rows
-from kernels.cpu.vectors import fetch_add, pointer
 
 TILE_ROWS = 48
 """Query rows of an item (fewer if they do not divide into tokens, more if one token has more heads)."""
@@ -291,7 +291,7 @@ def plan(address):
 def attend(address):
     a = carray(pointer(address), 1, dtype=_ARGUMENTS)[0]
     rows_per_tile = a.tokens_per_tile * (a.num_heads // a.num_kv_heads)
-    query = a.scratch + fetch_add(address + 8, 1) * a.slot_size
+    query = a.scratch + atomic_add(address + 8, 1) * a.slot_size
     scores = query + 4 * rows_per_tile * a.head_dim
     partial = scores + 4 * rows_per_tile * CHUNK
     total = partial + a.partial_size
@@ -304,7 +304,7 @@ def attend(address):
     carray(pointer(zeros), a.head_dim, dtype=np.float32)[:] = 0.0
     scratch = (query, scores, tile, spare, keys, values, zeros)
     while True:
-        item = fetch_add(address, 1)
+        item = atomic_add(address, 1)
         if item >= a.num_items:
             return 0
         _attend_item(a, item, scratch, partial, total)

@@ -10,8 +10,9 @@ import numpy as np
 from numba import carray, njit
 
 from kernels.cpu.jit import routine
+from kernels.cpu.memory import atomic_add, pointer
 from kernels.cpu.rows import copy_bytes, load_row, size_of, store_row
-from kernels.cpu.vectors import exp2, fetch_add, pointer
+from kernels.cpu.vectors import exp2
 
 _ROWS_PER_CLAIM = 8
 _LOG2_E = np.float32(1.4426950408889634)
@@ -88,11 +89,11 @@ def _norm_row(a, t, row, weight):
 @routine
 def rms_norm(address):
     a = carray(pointer(address), 1, dtype=_NORM)[0]
-    row = a.scratch + fetch_add(address + 8, 1) * a.slot_size
+    row = a.scratch + atomic_add(address + 8, 1) * a.slot_size
     weight = row + 4 * a.size
     load_row(a.weight, a.weight_dtype, weight, a.size)
     while True:
-        first = fetch_add(address, _ROWS_PER_CLAIM)
+        first = atomic_add(address, _ROWS_PER_CLAIM)
         if first >= a.num_rows:
             return 0
         for t in range(first, min(first + _ROWS_PER_CLAIM, a.num_rows)):
@@ -115,9 +116,9 @@ def _silu_row(a, t, row):
 @routine
 def silu_and_mul(address):
     a = carray(pointer(address), 1, dtype=_SILU)[0]
-    row = a.scratch + fetch_add(address + 8, 1) * a.slot_size
+    row = a.scratch + atomic_add(address + 8, 1) * a.slot_size
     while True:
-        first = fetch_add(address, _ROWS_PER_CLAIM)
+        first = atomic_add(address, _ROWS_PER_CLAIM)
         if first >= a.num_rows:
             return 0
         for t in range(first, min(first + _ROWS_PER_CLAIM, a.num_rows)):
@@ -155,9 +156,9 @@ def _rotate_token(a, t, cos_sin, row):
 @routine
 def rotary(address):
     a = carray(pointer(address), 1, dtype=_ROTARY)[0]
-    row = a.scratch + fetch_add(address + 8, 1) * a.slot_size
+    row = a.scratch + atomic_add(address + 8, 1) * a.slot_size
     while True:
-        first = fetch_add(address, _ROWS_PER_CLAIM)
+        first = atomic_add(address, _ROWS_PER_CLAIM)
         if first >= a.num_rows:
             return 0
         for t in range(first, min(first + _ROWS_PER_CLAIM, a.num_rows)):
@@ -193,9 +194,9 @@ def _store_token(a, t, row):
 @routine
 def store_kv_cache(address):
     a = carray(pointer(address), 1, dtype=_STORE)[0]
-    row = a.scratch + fetch_add(address + 8, 1) * a.slot_size
+    row = a.scratch + atomic_add(address + 8, 1) * a.slot_size
     while True:
-        first = fetch_add(address, _ROWS_PER_CLAIM)
+        first = atomic_add(address, _ROWS_PER_CLAIM)
         if first >= a.num_rows:
             return 0
         for t in range(first, min(first + _ROWS_PER_CLAIM, a.num_rows)):
@@ -209,7 +210,7 @@ def copy_blocks(address):
     src = carray(pointer(a.src), a.num_copies, dtype=np.int64)
     dst = carray(pointer(a.dst), a.num_copies, dtype=np.int64)
     while True:
-        row = fetch_add(address, 1)
+        row = atomic_add(address, 1)
         if row >= a.num_rows:
             return 0
         copy, half_layer = row % a.num_copies, row // a.num_copies

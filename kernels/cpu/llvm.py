@@ -1,7 +1,7 @@
-"""Pieces of LLVM IR for the vector code of this package: types, memory, numbers. Nothing here is called at run time.
+"""Numbers as LLVM IR for the kernels that run on every CPU: 16-bit floats to and from float32, 2 ** x.
 
 The IR names no instruction set: LLVM lowers <16 x float> or <8 x float> to whatever the machine has. Everything that
-takes a value takes a scalar or a vector, where that makes sense. Addresses are int64.
+takes a value takes a scalar or a vector, where that makes sense.
 """
 
 import math
@@ -9,24 +9,16 @@ from collections.abc import Sequence
 
 import llvmlite.binding
 from llvmlite import ir
-from numba.core import cgutils
+
+from kernels.cpu import ir_tools
+from kernels.cpu.ir_tools import F16, F32, I16, I32
 
 WIDTH = 16 if llvmlite.binding.get_host_cpu_features().get("avx512f", False) else 8
 """Floats of one vector."""
 
 FLOAT32, BFLOAT16, FLOAT16 = 0, 1, 2
 
-I16, I32, I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
-F16, F32 = ir.HalfType(), ir.FloatType()
 _EXP2_COEFFICIENTS = [math.log(2) ** n / math.factorial(n) for n in range(7)]
-
-
-def vector_of(element: ir.Type, count: int = WIDTH) -> ir.VectorType:
-    return ir.VectorType(element, count)
-
-
-def i64(value: int) -> ir.Constant:
-    return ir.Constant(I64, value)
 
 
 def constant(type_: ir.Type, value: float) -> ir.Constant:
@@ -41,34 +33,17 @@ def like(shape: ir.Type, element: ir.Type) -> ir.Type:
     return ir.VectorType(element, shape.count) if isinstance(shape, ir.VectorType) else element
 
 
-def load(b: ir.IRBuilder, type_: ir.Type, address: ir.Value, align: int = 4) -> ir.Value:
-    return b.load(b.inttoptr(address, type_.as_pointer()), align=align)
-
-
-def store(b: ir.IRBuilder, value: ir.Value, address: ir.Value, align: int = 4) -> None:
-    b.store(value, b.inttoptr(address, value.type.as_pointer()), align=align)
-
-
-def broadcast(b: ir.IRBuilder, scalar: ir.Value) -> ir.Value:
-    undefined = ir.Constant(vector_of(scalar.type), ir.Undefined)
-    single = b.insert_element(undefined, scalar, ir.Constant(I32, 0))
-    return b.shuffle_vector(single, undefined, ir.Constant(vector_of(I32), [0] * WIDTH))
-
-
 def shuffle(b: ir.IRBuilder, x: ir.Value, y: ir.Value, indices: Sequence[int]) -> ir.Value:
-    return b.shuffle_vector(x, y, ir.Constant(vector_of(I32, len(indices)), list(indices)))
+    """The elements of two vectors at `indices` into both, one after the other."""
+    order = ir.Constant(ir_tools.vector(I32, len(indices)), list(indices))
+    return b.shuffle_vector(x, y, order)
 
 
 def call(b: ir.IRBuilder, name: str, arguments: list[ir.Value]) -> ir.Value:
-    """Call an overloaded LLVM intrinsic that returns the type of its first argument."""
-    type_ = arguments[0].type
-    suffix = f"v{type_.count}f32" if isinstance(type_, ir.VectorType) else "f32"
-    signature = ir.FunctionType(type_, [x.type for x in arguments])
-    function = cgutils.get_or_insert_function(b.module, signature, f"llvm.{name}.{suffix}")
-    return b.call(function, arguments)
-
-
-# --- numbers ------------------------------------------------------------------------------------
+    """Call an overloaded LLVM intrinsic that returns the type of its first argument, all float32."""
+    kind = arguments[0].type
+    suffix = f"v{kind.count}f32" if isinstance(kind, ir.VectorType) else "f32"
+    return ir_tools.call(b, f"llvm.{name}.{suffix}", kind, [x.type for x in arguments], arguments)
 
 
 def widen(b: ir.IRBuilder, bits: ir.Value, dtype: int) -> ir.Value:

@@ -6,12 +6,12 @@ import numpy as np
 from numba import carray, njit
 
 from kernels.cpu.llvm import BFLOAT16, FLOAT16, FLOAT32
+from kernels.cpu.memory import pointer
 from kernels.cpu.vectors import (
     bfloat16_to_float32,
     float16_to_float32,
     float32_to_bfloat16,
     float32_to_float16,
-    pointer,
 )
 
 

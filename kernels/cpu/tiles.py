@@ -7,9 +7,9 @@ import numpy as np
 from numba import carray, njit
 
 from kernels.cpu.llvm import BFLOAT16, FLOAT16, FLOAT32, WIDTH
+from kernels.cpu.memory import pointer, prefetch
 from kernels.cpu.products import MAX_ROWS, TILE, make_matmul, make_pack_columns
 from kernels.cpu.rows import load_row, size_of
-from kernels.cpu.vectors import pointer, prefetch
 
 CHUNK = 256
 """Keys that are looked up at a time, and keys of a partial result."""

@@ -28,7 +28,6 @@ from kernels.cpu.fused.attention_products import (
     weigh_tile,
     weigh_tile_int8,
 )
-from kernels.cpu.fused.ir_tools import formula, routine
 from kernels.cpu.fused.layout import (
     ATTENDED,
     CHUNK_TILES,
@@ -69,8 +68,9 @@ from kernels.cpu.fused.layout import (
     TILE_TOKENS,
     TILES,
 )
-from kernels.cpu.fused.memory import atomic_add, load_i32, load_i64, store_i64
 from kernels.cpu.fused.quantize import GROUP, RECORD_BYTES, quantize_row
+from kernels.cpu.ir_tools import formula, routine
+from kernels.cpu.memory import atomic_add, load_i32, load_i64, store_i64
 
 
 @routine

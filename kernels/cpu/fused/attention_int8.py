@@ -9,7 +9,7 @@ numbers, and never change; a scale for a whole block would depend on how far the
 """
 
 from kernels.cpu.fused.attention_kernels import masked_score, tile_address
-from kernels.cpu.fused.ir_tools import (
+from kernels.cpu.ir_tools import (
     F32X16,
     I16X16,
     I32,

@@ -5,7 +5,8 @@ operations in the same order.
 """
 
 from kernels.cpu.fused.instructions import to_bf16
-from kernels.cpu.fused.ir_tools import (
+from kernels.cpu.fused.layout import CHUNK_TILES, CHUNK_TOKENS
+from kernels.cpu.ir_tools import (
     F32,
     F32X16,
     I32,
@@ -28,7 +29,6 @@ from kernels.cpu.fused.ir_tools import (
     store,
     sum_lanes,
 )
-from kernels.cpu.fused.layout import CHUNK_TILES, CHUNK_TOKENS
 
 MAX_TILE_ROWS = 6
 SCORE_STRIDE = CHUNK_TOKENS * 4

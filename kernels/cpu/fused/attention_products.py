@@ -21,7 +21,8 @@ from kernels.cpu.fused.attention_kernels import (
     tile_address,
 )
 from kernels.cpu.fused.instructions import dot_bf16, dot_i16
-from kernels.cpu.fused.ir_tools import (
+from kernels.cpu.fused.layout import CHUNK_TILES, TILE_TOKENS
+from kernels.cpu.ir_tools import (
     F32,
     F32X16,
     FAR,
@@ -44,7 +45,6 @@ from kernels.cpu.fused.ir_tools import (
     store,
     vector,
 )
-from kernels.cpu.fused.layout import CHUNK_TILES, TILE_TOKENS
 
 _PREFETCH_TILES = 2
 _UNROLL = 8

@@ -1,8 +1,8 @@
 """Compiles the step once per machine and keeps the result on disk.
 
 numba notices a change of the file that holds a cached function, not of what that function inlines or calls. The cache
-folder is therefore named after a digest of all sources of this package, of the compiler's versions and of the processor:
-what is found there was made from exactly these. It lies under NUMBA_CACHE_DIR if set, else in the user's cache folder.
+folder is therefore named after a digest of all sources of this package and of those beside it, of the compiler's versions
+and of the processor: what is found there was made from exactly these. It lies under NUMBA_CACHE_DIR if set, else in the user's cache folder.
 """
 
 import hashlib
@@ -66,11 +66,17 @@ def cache_folder() -> Path:
     return base / f"fused-{_digest()}"
 
 
+def sources() -> list[Path]:
+    """Every file that the machine code is made from."""
+    package = Path(__file__).parent
+    return [*sorted(package.glob("*.py")), *sorted(package.parent.glob("*.py"))]
+
+
 def _digest() -> str:
     features = llvmlite.binding.get_host_cpu_features().flatten()
     made_with = (numba.__version__, llvmlite.__version__, features)
     digest = hashlib.sha256(repr(made_with).encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sources():
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 

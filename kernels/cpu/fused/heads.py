@@ -7,7 +7,6 @@ the rotation, and the store in the pool's format (attention.py, attention_int8.p
 import numba
 
 from kernels.cpu.fused.attention_kernels import SCRATCH_TAIL
-from kernels.cpu.fused.ir_tools import formula, routine
 from kernels.cpu.fused.layout import (
     COSINES,
     EPSILON,
@@ -36,7 +35,6 @@ from kernels.cpu.fused.layout import (
     SOFTMAX_SCALE,
     TILE_TOKENS,
 )
-from kernels.cpu.fused.memory import float_from_bits, load_i32, load_i64
 from kernels.cpu.fused.rotary import (
     add_bias,
     norm_head,
@@ -51,6 +49,8 @@ from kernels.cpu.fused.rotary_int8 import (
     rotate_head,
     store_key_int8,
 )
+from kernels.cpu.ir_tools import formula, routine
+from kernels.cpu.memory import float_from_bits, load_i32, load_i64
 
 
 @formula

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from llvmlite import ir
 
-from kernels.cpu.fused.ir_tools import (
+from kernels.cpu.ir_tools import (
     BF16,
     BF16X32,
     F32X16,

@@ -23,7 +23,8 @@ from kernels.cpu.fused.instructions import (
     dot_u8_s8,
     end_dot_u4,
 )
-from kernels.cpu.fused.ir_tools import (
+from kernels.cpu.fused.quantize import GROUP, RECORD_BYTES, SHIFT_PLACE
+from kernels.cpu.ir_tools import (
     F16X16,
     F32,
     F32X16,
@@ -43,8 +44,7 @@ from kernels.cpu.fused.ir_tools import (
     splat,
     store,
 )
-from kernels.cpu.fused.memory import load_f16, load_i64, load_u8, store_f32
-from kernels.cpu.fused.quantize import GROUP, RECORD_BYTES, SHIFT_PLACE
+from kernels.cpu.memory import load_f16, load_i64, load_u8, store_f32
 
 BLOCK_COLUMNS = 32
 GROUP_BYTES_4 = 640

@@ -11,7 +11,7 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 
 from kernels.cpu.fused.instructions import emitting_for
-from kernels.cpu.fused.ir_tools import KERNELS
+from kernels.cpu.ir_tools import KERNELS
 
 _OPTIMISATION = 3
 

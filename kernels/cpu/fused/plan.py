@@ -4,7 +4,6 @@ A group is up to 32 consecutive rows of one sequence. Usually one entry takes al
 are too few groups to keep all threads busy, each chunk of a group of few rows is an entry of its own.
 """
 
-from kernels.cpu.fused.ir_tools import routine
 from kernels.cpu.fused.layout import (
     BLOCK_TABLES,
     CHUNK_TOKENS,
@@ -40,7 +39,8 @@ from kernels.cpu.fused.layout import (
     TILES,
     TILES_PER_BLOCK,
 )
-from kernels.cpu.fused.memory import load_i32, load_i64, store_i32, store_i64
+from kernels.cpu.ir_tools import routine
+from kernels.cpu.memory import load_i32, load_i64, store_i32, store_i64
 
 MAX_SPLIT_ROWS = 8
 ITEMS_PER_THREAD = 8

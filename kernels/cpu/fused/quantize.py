@@ -8,7 +8,7 @@ quantised row: numbers  int8 [K], and per group of 32 one 20-byte record
 A scale for 32 would halve the factors and double the divergence from float32: one large value takes the others' precision.
 """
 
-from kernels.cpu.fused.ir_tools import (
+from kernels.cpu.ir_tools import (
     F32,
     F32X16,
     I8X16,

@@ -5,7 +5,8 @@ kept as bfloat16 pairs in that order, so a pair is one 32-bit word and nothing h
 """
 
 from kernels.cpu.fused.instructions import masked_store, to_bf16
-from kernels.cpu.fused.ir_tools import (
+from kernels.cpu.fused.layout import TILE_TOKENS
+from kernels.cpu.ir_tools import (
     F32,
     F32X8,
     F32X16,
@@ -28,9 +29,8 @@ from kernels.cpu.fused.ir_tools import (
     unary,
     vector,
 )
-from kernels.cpu.fused.ir_tools import I16 as _I16
-from kernels.cpu.fused.layout import TILE_TOKENS
-from kernels.cpu.fused.memory import fill_zero, load_i32, store_i32
+from kernels.cpu.ir_tools import I16 as _I16
+from kernels.cpu.memory import fill_zero, load_i32, store_i32
 
 _EVEN_LANES = 0x55555555
 

@@ -3,7 +3,8 @@
 from llvmlite import ir
 
 from kernels.cpu.fused.instructions import masked_store, to_bf16
-from kernels.cpu.fused.ir_tools import (
+from kernels.cpu.fused.layout import TILE_TOKENS
+from kernels.cpu.ir_tools import (
     F32,
     F32X8,
     F32X16,
@@ -29,8 +30,7 @@ from kernels.cpu.fused.ir_tools import (
     unary,
     vector,
 )
-from kernels.cpu.fused.layout import TILE_TOKENS
-from kernels.cpu.fused.memory import load_i16, store_i16
+from kernels.cpu.memory import load_i16, store_i16
 
 _EVEN_LANES = 0x55555555
 _I16X8 = vector(I16, 8)

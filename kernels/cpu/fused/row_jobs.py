@@ -1,6 +1,5 @@
 """Jobs of the threads that are no steps: every record of a list, an item each, about a row of logits (sampling.py)."""
 
-from kernels.cpu.fused.ir_tools import routine
 from kernels.cpu.fused.layout import (
     DRAWS,
     JOB,
@@ -12,9 +11,10 @@ from kernels.cpu.fused.layout import (
     SAMPLING_BYTES,
     SAMPLING_SCRATCH,
 )
-from kernels.cpu.fused.memory import load_i64
 from kernels.cpu.fused.sampling import DRAW_BYTES, RANK_BYTES, draw_token, rank_token
 from kernels.cpu.fused.threads import phase
+from kernels.cpu.ir_tools import routine
+from kernels.cpu.memory import load_i64
 
 
 @phase

@@ -18,14 +18,6 @@ import math
 import numba
 import numpy as np
 
-from kernels.cpu.fused.ir_tools import routine
-from kernels.cpu.fused.memory import (
-    load_f32,
-    load_f64,
-    load_i64,
-    pointer,
-    store_i64,
-)
 from kernels.cpu.fused.sampling_kernels import (
     LOWEST,
     TILE,
@@ -34,6 +26,14 @@ from kernels.cpu.fused.sampling_kernels import (
     tile_masses,
     tile_maxima,
     weigh_scores,
+)
+from kernels.cpu.ir_tools import routine
+from kernels.cpu.memory import (
+    load_f32,
+    load_f64,
+    load_i64,
+    pointer,
+    store_i64,
 )
 
 DRAW = np.dtype(

@@ -4,7 +4,7 @@ A score is (logit - the row's largest logit) / temperature, so the best has 0 an
 behind the last column is read; columns of the last tile that are not there count as LOWEST.
 """
 
-from kernels.cpu.fused.ir_tools import (
+from kernels.cpu.ir_tools import (
     F32,
     F32X16,
     I1,

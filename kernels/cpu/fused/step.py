@@ -7,7 +7,6 @@ Phases of a layer, each complete before the next begins (see threads.py):
 
 from kernels.cpu.fused.attention import attend
 from kernels.cpu.fused.heads import finish_unit, layer_slot, num_units
-from kernels.cpu.fused.ir_tools import formula, routine
 from kernels.cpu.fused.layout import (
     ACT_NUMBERS,
     ACT_RECORDS,
@@ -50,14 +49,6 @@ from kernels.cpu.fused.layout import (
 )
 from kernels.cpu.fused.layout import GENERATION as GENERATION_SLOT
 from kernels.cpu.fused.linear import BLOCK_COLUMNS, multiply, unpack_row
-from kernels.cpu.fused.memory import (
-    atomic_load,
-    fill_zero,
-    float_from_bits,
-    load_i32,
-    semaphore_post,
-    semaphore_wait,
-)
 from kernels.cpu.fused.plan import plan
 from kernels.cpu.fused.quantize import (
     GROUP,
@@ -67,6 +58,15 @@ from kernels.cpu.fused.quantize import (
 )
 from kernels.cpu.fused.row_jobs import run_records
 from kernels.cpu.fused.threads import CLOSED, close_phases, open_phases, phase
+from kernels.cpu.ir_tools import formula, routine
+from kernels.cpu.memory import (
+    atomic_load,
+    fill_zero,
+    float_from_bits,
+    load_i32,
+    semaphore_post,
+    semaphore_wait,
+)
 
 PANEL_ROWS = 96
 """Rows that one item of a linear layer takes, at most: their inputs stay in the L2 cache."""

@@ -8,9 +8,9 @@ late finds the next generation's tag, or CLOSED, and leaves; it has touched noth
 
 from collections.abc import Callable
 
-from kernels.cpu.fused.ir_tools import formula, routine
 from kernels.cpu.fused.layout import COUNTERS, GENERATION, SPINS
-from kernels.cpu.fused.memory import (
+from kernels.cpu.ir_tools import formula, routine
+from kernels.cpu.memory import (
     atomic_add,
     atomic_load,
     atomic_store,

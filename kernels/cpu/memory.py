@@ -3,7 +3,8 @@
 from llvmlite import ir
 from numba import types
 
-from kernels.cpu.fused.ir_tools import (
+from kernels.cpu import ir_tools
+from kernels.cpu.ir_tools import (
     F16,
     F32,
     F64,
@@ -65,6 +66,12 @@ def load_f64(b, address):
 def pointer(b, address):
     """An address as the pointer that numba.carray takes."""
     return b.inttoptr(address, I8.as_pointer())
+
+
+@instruction
+def prefetch(b, address):
+    """Asks for the cache line of an address that will be read."""
+    ir_tools.prefetch(b, address)
 
 
 @instruction

@@ -160,7 +160,9 @@ def element(b: ir.IRBuilder, address: ir.Value, index: ir.Value, size: int) -> i
     return b.add(address, b.mul(index, i64(size)))
 
 
-def load(b: ir.IRBuilder, type_: ir.Type, address: ir.Value, distance: int = 0) -> ir.Value:
+def load(
+    b: ir.IRBuilder, type_: ir.Type, address: ir.Value, distance: ir.Value | int = 0
+) -> ir.Value:
     """A value of `type_`, of any alignment."""
     return b.load(b.inttoptr(offset(b, address, distance), type_.as_pointer()), align=1)
 
