@@ -134,7 +134,7 @@ class Settings(BaseSettings):
     kv_cache_dtype: KVCacheDType = _choice(
         KVCacheDType,
         "auto",
-        "number format of the KV cache; int8, on the fused CPU runner, takes half",
+        "number format of the KV cache; int8 (fused CPU runner, GPU) and fp8 (GPU) take half",
     )
     quantization: Quantization = _choice(
         Quantization,

@@ -12,6 +12,7 @@ import time
 import torch
 
 from benchmarks.machine import describe
+from kernels.kv_pool import KVPool
 from kernels.ops import KernelBackend, select_backend
 
 CASES = [(1, 1, 300), (1, 1, 2000), (8, 1, 300), (32, 1, 300), (1, 512, 512), (1, 512, 1512)]
@@ -37,9 +38,8 @@ def make_step(options: argparse.Namespace, case: tuple[int, int, int], device: t
     dtype = getattr(torch, options.dtype)
     blocks_per_seq = -(-seq_len // options.block_size)
     inner = (options.kv_heads, options.block_size, options.head_dim)
-    pool = torch.randn(
-        (options.layers, 2, num_seqs * blocks_per_seq, *inner), device=device, dtype=dtype
-    )
+    shape = (options.layers, 2, num_seqs * blocks_per_seq, *inner)
+    pool = KVPool.over(torch.randn(shape, device=device, dtype=dtype))
     order = torch.randperm(num_seqs * blocks_per_seq, device=device, dtype=torch.int32)
     query = torch.randn(
         (num_seqs * query_len, options.heads, options.head_dim), device=device, dtype=dtype
@@ -50,8 +50,8 @@ def make_step(options: argparse.Namespace, case: tuple[int, int, int], device: t
     scale = options.head_dim**-0.5
 
     def step(backend: KernelBackend) -> None:
-        for layer in range(options.layers):
-            backend.paged_attention(query, pool[layer, 0], pool[layer, 1], *where, scale)
+        for cache in pool.layers:
+            backend.paged_attention(query, cache, *where, scale)
         if device.type == "cuda":
             torch.cuda.synchronize()
 

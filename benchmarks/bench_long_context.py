@@ -153,7 +153,7 @@ def _all_logits(runner: CpuRunner | ModelRunner, run: ScheduledSequence) -> torc
         return torch.from_numpy(
             runner._model.run(replace(build_step_input([run]), output_rows=rows))
         )
-    inputs = build_step_inputs([run], 16, runner._pool.device)
+    inputs = build_step_inputs([run], 16, runner._memory.device)
     with forward_context(inputs.metadata):
         states = runner._model(inputs.input_ids, inputs.positions)
     return runner._model.compute_logits(states).float().cpu()

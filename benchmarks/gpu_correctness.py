@@ -5,9 +5,13 @@ from collections.abc import Iterator
 import torch
 
 from benchmarks.gpu_rows import Row
+from kernels.eight_bits import LARGEST, quantize
+from kernels.kv_pool import KVLayout, LayerCache
 from kernels.ops import KernelBackend, select_backend
 
 TOLERANCES = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+HALF_STEPS = {torch.int8: 0.5 / 127, torch.float8_e4m3fn: 16 / 448}
+"""The most that rounding to eight bits changes, relative to the largest of its head."""
 SHAPES = [(64, 3, 16), (128, 4, 16), (80, 1, 8), (96, 5, 32), (128, 8, 128), (256, 4, 64)]
 """(head_dim, group, block_size): all for bfloat16, the first for the other types, as each is compiled anew."""
 LENGTHS = [(1, 1), (1, 300), (5, 5), (70, 200), (2, 131), (0, 7), (1, 0)]
@@ -19,24 +23,29 @@ def check_kernels(device: torch.device) -> Iterator[Row]:
     ops = select_backend("triton", device)
     for dtype in TOLERANCES if device.type == "cuda" else [torch.float32]:
         for shape in SHAPES if dtype is torch.bfloat16 else SHAPES[:1]:
-            yield _check_attention(ops, dtype, device, *shape)
-        yield _check_rotation(ops, dtype, device)
+            yield _check_attention(ops, dtype, dtype, device, *shape)
+        yield _check_rotation(ops, dtype, dtype, device)
+        for kv_dtype in LARGEST:
+            for shape in SHAPES[:2] if dtype is torch.bfloat16 else SHAPES[:1]:
+                yield _check_attention(ops, dtype, kv_dtype, device, *shape)
+            yield _check_rotation(ops, dtype, kv_dtype, device)
         yield _check_norm(ops, dtype, device)
         yield _check_activation(ops, dtype, device)
     yield _check_copies(ops, device)
 
 
-def _row(name: str, actual: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> Row:
+def _row(name: str, actual: torch.Tensor, exact: torch.Tensor, limit: float) -> Row:
     difference = (actual.double() - exact).abs().max() / exact.abs().max().clamp(min=1)
-    error, limit = float(difference), TOLERANCES[dtype]
+    error = float(difference)
     # Not a number is wrong too.
     wrong = not error <= limit
-    return Row(f"{name}, {dtype}".replace("torch.", ""), error, "error", limit, wrong)
+    return Row(name.replace("torch.", ""), error, "error", limit, wrong)
 
 
 def _check_attention(
     ops: KernelBackend,
     dtype: torch.dtype,
+    kv_dtype: torch.dtype,
     device: torch.device,
     head_dim: int,
     group: int,
@@ -44,8 +53,9 @@ def _check_attention(
 ) -> Row:
     num_kv_heads = 2
     counts = [-(-seq_len // block_size) for _, seq_len in LENGTHS]
-    pool = torch.randn((2, sum(counts), num_kv_heads, block_size, head_dim), device=device)
-    pool = pool.to(dtype)
+    shape = (2, sum(counts), num_kv_heads, block_size, head_dim)
+    cache = _cache_of(torch.randn(shape, device=device), kv_dtype)
+    numbers = torch.stack([_exact(*half) for half in _halves(cache)])
     order = torch.randperm(sum(counts), device=device, dtype=torch.int32)
     tables = torch.zeros((len(LENGTHS), max(counts)), dtype=torch.int32, device=device)
     for row, blocks in zip(tables, order.split(counts), strict=True):
@@ -55,18 +65,36 @@ def _check_attention(
     query = torch.randn(shape, device=device).to(dtype)
     seq_lens = torch.tensor([seq_len for _, seq_len in LENGTHS], dtype=torch.int32, device=device)
     where = (tables, seq_lens, starts.int().to(device), 70, head_dim**-0.5)
-    actual = ops.paged_attention(query, pool[0], pool[1], *where)
+    actual = ops.paged_attention(query, cache, *where)
     exact = torch.zeros(shape, dtype=torch.float64, device=device)
     for s, (query_len, seq_len) in enumerate(LENGTHS):
         rows = slice(int(starts[s]), int(starts[s]) + query_len)
         if query_len and seq_len:
-            exact[rows] = _exact_attention(query[rows], pool[:, tables[s].long()], seq_len)
-    return _row(
-        f"attention, head_dim {head_dim}, group {group}, blocks of {block_size}",
-        actual,
-        exact,
-        dtype,
-    )
+            exact[rows] = _exact_attention(query[rows], numbers[:, tables[s].long()], seq_len)
+    name = f"attention, head_dim {head_dim}, group {group}, blocks of {block_size}"
+    return _row(_named(name, dtype, kv_dtype), actual, exact, TOLERANCES[dtype])
+
+
+def _named(name: str, dtype: torch.dtype, kv_dtype: torch.dtype) -> str:
+    return f"{name}, {dtype}" + (f", {kv_dtype} KV" if kv_dtype in LARGEST else "")
+
+
+def _cache_of(pool: torch.Tensor, kv_dtype: torch.dtype) -> LayerCache:
+    """Keys and values `pool` [2, num_blocks, num_kv_heads, block_size, head_dim] as numbers of a type."""
+    if kv_dtype not in LARGEST:
+        return LayerCache(*pool.to(kv_dtype))
+    numbers, scales = quantize(pool, kv_dtype)
+    return LayerCache(*numbers, *scales)
+
+
+def _halves(cache: LayerCache) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
+    return [(cache.keys, cache.key_scales), (cache.values, cache.value_scales)]
+
+
+def _exact(numbers: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
+    """What is stored, in float64."""
+    wide = numbers.float().double()
+    return wide if scales is None else wide * scales.double()[..., None] / LARGEST[numbers.dtype]
 
 
 def _exact_attention(query: torch.Tensor, blocks: torch.Tensor, seq_len: int) -> torch.Tensor:
@@ -81,22 +109,27 @@ def _exact_attention(query: torch.Tensor, blocks: torch.Tensor, seq_len: int) ->
     return torch.einsum("hqk,hkd->qhd", weights, values)
 
 
-def _check_rotation(ops: KernelBackend, dtype: torch.dtype, device: torch.device) -> Row:
+def _check_rotation(
+    ops: KernelBackend, dtype: torch.dtype, kv_dtype: torch.dtype, device: torch.device
+) -> Row:
     qkv = torch.randn((50, 10, 64), device=device).to(dtype)
     angles = torch.rand((60, 32), device=device) * 6
     cos_sin = torch.cat([angles.cos(), angles.sin()], dim=1)
     positions = torch.randperm(50, device=device)
     slots = torch.randperm(64, device=device)[:50]
-    pool = torch.zeros((2, 4, 2, 16, 64), dtype=dtype, device=device)
+    layout = KVLayout(num_layers=1, num_kv_heads=2, block_size=16, head_dim=64, dtype=kv_dtype)
+    cache = layout.allocate(4, device).layers[0]
     turned = qkv.clone()
     query, key, value = turned.split([6, 2, 2], dim=1)
-    ops.rotate_and_store(query, key, value, positions, cos_sin, pool[0], pool[1], slots)
+    ops.rotate_and_store(query, key, value, positions, cos_sin, cache, slots)
     cos, sin = cos_sin[positions].double()[:, None].chunk(2, dim=-1)
     low, high = qkv[:, :8].double().chunk(2, dim=-1)
     exact = torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1)
-    stored = [cache[slots // 16, :, slots % 16] for cache in pool]
-    actual = torch.cat([query, *stored], dim=1)
-    return _row("rotate_and_store", actual, torch.cat([exact, qkv[:, 8:].double()], 1), dtype)
+    stored = [_exact(*half)[slots // 16, :, slots % 16] for half in _halves(cache)]
+    actual = torch.cat([query.double(), *stored], dim=1)
+    limit = TOLERANCES[dtype] + HALF_STEPS.get(kv_dtype, 0.0)
+    name = _named("rotate_and_store", dtype, kv_dtype)
+    return _row(name, actual, torch.cat([exact, qkv[:, 8:].double()], 1), limit)
 
 
 def _check_norm(ops: KernelBackend, dtype: torch.dtype, device: torch.device) -> Row:
@@ -107,13 +140,15 @@ def _check_norm(ops: KernelBackend, dtype: torch.dtype, device: torch.device) ->
     mean = exact_total.square().mean(-1, keepdim=True)
     exact = exact_total * (mean + 1e-5).rsqrt() * weight.double()
     both = torch.cat([actual.float(), total.float()])
-    return _row("fused_add_rms_norm", both, torch.cat([exact, exact_total]), dtype)
+    name = f"fused_add_rms_norm, {dtype}"
+    return _row(name, both, torch.cat([exact, exact_total]), TOLERANCES[dtype])
 
 
 def _check_activation(ops: KernelBackend, dtype: torch.dtype, device: torch.device) -> Row:
     gate_up = (torch.randn((33, 2 * 1536), device=device) * 8).to(dtype)
     gate, up = gate_up.double().chunk(2, dim=-1)
-    return _row("silu_and_mul", ops.silu_and_mul(gate_up), gate * gate.sigmoid() * up, dtype)
+    exact = gate * gate.sigmoid() * up
+    return _row(f"silu_and_mul, {dtype}", ops.silu_and_mul(gate_up), exact, TOLERANCES[dtype])
 
 
 def _check_copies(ops: KernelBackend, device: torch.device) -> Row:
@@ -121,4 +156,4 @@ def _check_copies(ops: KernelBackend, device: torch.device) -> Row:
     expected, src, dst = pool.double(), torch.tensor([1, 1, 4]), torch.tensor([0, 8, 2])
     expected[:, :, dst] = expected[:, :, src]
     ops.copy_blocks(pool, src.to(device), dst.to(device))
-    return _row("copy_blocks", pool, expected, torch.float32)
+    return _row("copy_blocks", pool, expected, 0.0)

@@ -8,9 +8,10 @@ import torch
 from transformers import LlamaConfig
 
 from benchmarks.gpu_rows import Row
-from benchmarks.gpu_speed import Machine
+from benchmarks.gpu_speed import Machine, random_pool
 from engine.attention_metadata import StepArrays, StepInputs, forward_context, gather_step
 from engine.decode_graphs import CudaRecorder, DecodeGraphs
+from engine.kv_cache import make_layout
 from engine.loader.weights import ModelWeights
 from engine.models.config import ModelConfig, parse_config
 from engine.models.llama import LlamaForCausalLM
@@ -96,11 +97,9 @@ class Decoder:
             max_model_len=context + NUM_STEPS,
             progress=lambda share: None,
         )
-        inner = (config.num_kv_heads, BLOCK_SIZE, config.head_dim)
-        shape = (config.num_layers, 2, self.largest_batch * self.per_seq, *inner)
-        self.model.bind_kv_cache(
-            torch.zeros(shape, dtype=machine.dtype, device=machine.device).normal_()
-        )
+        self.layout = make_layout(config, BLOCK_SIZE, machine.dtype)
+        pool = random_pool(self.layout, self.largest_batch * self.per_seq, machine.device)
+        self.model.bind_kv_cache(pool.layers)
         # A table of its own for the way in is read by the row.
         unread = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
         self.weight_bytes = (weights.num_parameters - unread) * machine.dtype.itemsize
@@ -132,9 +131,7 @@ class Decoder:
 
     def floor_seconds(self, batch: int) -> float:
         """Weights and keys read once."""
-        config = self.config
-        token_bytes = 2 * config.num_layers * config.num_kv_heads * config.head_dim
-        kv_bytes = batch * self.context * token_bytes * self.machine.dtype.itemsize
+        kv_bytes = batch * self.context * self.layout.token_bytes
         return (self.weight_bytes + kv_bytes) / self.machine.bandwidth
 
     def _gather(self, tokens: Sequence[int], position: int) -> StepArrays:

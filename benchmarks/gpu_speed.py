@@ -1,5 +1,6 @@
 """How near attention comes to what the chip can do: decode to its bandwidth, prefill to torch's own kernel."""
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -8,12 +9,15 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.gpu_rows import Row
+from kernels.eight_bits import LARGEST
+from kernels.kv_pool import KVLayout, KVPool
 from kernels.ops import KernelBackend, select_backend
 
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE = 32, 8, 128, 16
-KEY_BYTES = 2 * NUM_KV_HEADS * HEAD_DIM * 2
 MORE_THAN_A_CACHE = 512 << 20
 GOALS = {(64, 8192): 0.85, (1, 32_768): 0.6}
+EIGHT_BITS_AT = {(1, 32_768), (64, 8192), (256, 8192)}
+"""Batches and contexts that are measured with keys and values of eight bits too."""
 REPEATS = 10
 
 
@@ -68,13 +72,46 @@ def decode_shares(machine: Machine) -> Iterator[Row]:
     """Bytes of keys and values read per second, as a share of the copy bandwidth."""
     yield Row("copy bandwidth, read and write", machine.bandwidth / 1e12, "TB/s")
     batches, contexts = ([1], [40]) if machine.dry_run else ([1, 8, 64, 256], [1024, 8192, 32_768])
-    for batch in batches:
-        for context in contexts:
-            if _fits(batch * context * KEY_BYTES, machine.device):
-                rate = _decode_rate(machine, batch, context)
-                share = rate / machine.bandwidth
-                name = f"decode attention, batch {batch}, {context} keys, share of bandwidth"
-                yield Row(name, share, "", GOALS.get((batch, context)))
+    for batch, context in itertools.product(batches, contexts):
+        few_bits = LARGEST if machine.dry_run or (batch, context) in EIGHT_BITS_AT else ()
+        for kv_dtype in (machine.dtype, *few_bits):
+            if _fits(batch * context * _layout(kv_dtype).token_bytes, machine.device):
+                rate = _decode_rate(machine, batch, context, kv_dtype)
+                name = f"decode attention, batch {batch}, {context} keys{_kind(machine, kv_dtype)}, share of bandwidth"
+                yield Row(name, rate / machine.bandwidth, "", GOALS.get((batch, context)))
+
+
+def _layout(kv_dtype: torch.dtype, num_layers: int = 1) -> KVLayout:
+    return KVLayout(
+        num_layers=num_layers,
+        num_kv_heads=NUM_KV_HEADS,
+        block_size=BLOCK_SIZE,
+        head_dim=HEAD_DIM,
+        dtype=kv_dtype,
+    )
+
+
+def _kind(machine: Machine, kv_dtype: torch.dtype) -> str:
+    return "" if kv_dtype is machine.dtype else f", {kv_dtype} KV".replace("torch.", "")
+
+
+def random_pool(layout: KVLayout, num_blocks: int, device: torch.device) -> KVPool:
+    """Keys and values whose numbers are about normal."""
+    pool = layout.allocate(num_blocks, device)
+    if pool.memory.is_floating_point():
+        pool.memory.normal_()
+        return pool
+    pool.memory.random_()
+    for cache in pool.layers:
+        for numbers, scales in (
+            (cache.keys, cache.key_scales),
+            (cache.values, cache.value_scales),
+        ):
+            # The exponent of all ones, with its NaN, becomes another.
+            numbers.view(torch.uint8).bitwise_and_(0xBF)
+            assert scales is not None, "eight bits have scales"
+            scales.fill_(4.0)
+    return pool
 
 
 def _fits(num_bytes: int, device: torch.device) -> bool:
@@ -84,13 +121,12 @@ def _fits(num_bytes: int, device: torch.device) -> bool:
     return num_bytes < 0.6 * torch.cuda.mem_get_info(device)[0]
 
 
-def _decode_rate(machine: Machine, batch: int, context: int) -> float:
+def _decode_rate(machine: Machine, batch: int, context: int, kv_dtype: torch.dtype) -> float:
     """Bytes a second, in as many layers as it takes to be larger than any cache."""
-    num_bytes, per_seq = batch * context * KEY_BYTES, -(-context // BLOCK_SIZE)
+    num_bytes, per_seq = batch * context * _layout(kv_dtype).token_bytes, -(-context // BLOCK_SIZE)
     num_layers = 1 if machine.dry_run else max(1, min(32, MORE_THAN_A_CACHE // num_bytes))
+    pool = random_pool(_layout(kv_dtype, num_layers), batch * per_seq, machine.device)
     options = {"device": machine.device, "dtype": machine.dtype}
-    shape = (num_layers, 2, batch * per_seq, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM)
-    pool = torch.empty(shape, **options).normal_()
     query = torch.randn((batch, NUM_HEADS, HEAD_DIM), **options)
     order = torch.randperm(batch * per_seq, device=machine.device, dtype=torch.int32)
     seq_lens = torch.full((batch,), context, dtype=torch.int32, device=machine.device)
@@ -98,8 +134,8 @@ def _decode_rate(machine: Machine, batch: int, context: int) -> float:
     where, ops = (order.view(batch, per_seq), seq_lens, starts, 1, HEAD_DIM**-0.5), machine.ops
 
     def step() -> None:
-        for layer in pool:
-            ops.paged_attention(query, layer[0], layer[1], *where)
+        for cache in pool.layers:
+            ops.paged_attention(query, cache, *where)
 
     return num_layers * num_bytes / seconds_of(step, machine.device)
 
@@ -107,35 +143,31 @@ def _decode_rate(machine: Machine, batch: int, context: int) -> float:
 def prefill_ratio(machine: Machine) -> Iterator[Row]:
     """Time of torch's attention on contiguous keys over ours on paged ones: above 1 we are faster."""
     for length in [40] if machine.dry_run else [1024, 4096, 16_384]:
-        ours, theirs = _prefill_seconds(machine, length)
-        operations = 2 * HEAD_DIM * NUM_HEADS * length**2
-        yield Row(f"prefill attention, {length} tokens", operations / ours / 1e12, "TFLOP/s")
-        name = f"prefill attention, {length} tokens, speed over torch's"
-        yield Row(name, theirs / ours, "", 0.9 if length == 4096 else None)
+        few_bits = LARGEST if machine.dry_run or length == 4096 else ()
+        theirs = _torch_seconds(machine, length)
+        for kv_dtype in (machine.dtype, *few_bits):
+            ours = _prefill_seconds(machine, length, kv_dtype)
+            operations = 2 * HEAD_DIM * NUM_HEADS * length**2
+            name = f"prefill attention, {length} tokens{_kind(machine, kv_dtype)}"
+            yield Row(name, operations / ours / 1e12, "TFLOP/s")
+            goal = 0.9 if length == 4096 and kv_dtype is machine.dtype else None
+            yield Row(f"{name}, speed over torch's", theirs / ours, "", goal)
 
 
-def _prefill_seconds(machine: Machine, length: int) -> tuple[float, float]:
-    options = {"device": machine.device, "dtype": machine.dtype}
+def _prefill_seconds(machine: Machine, length: int, kv_dtype: torch.dtype) -> float:
     num_blocks = -(-length // BLOCK_SIZE)
-    query = torch.randn((length, NUM_HEADS, HEAD_DIM), **options)
-    pool = torch.randn((2, num_blocks, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM), **options)
+    query = torch.randn((length, NUM_HEADS, HEAD_DIM), device=machine.device, dtype=machine.dtype)
+    cache = random_pool(_layout(kv_dtype), num_blocks, machine.device).layers[0]
     table = torch.randperm(num_blocks, device=machine.device, dtype=torch.int32)[None]
     seq_lens = torch.tensor([length], dtype=torch.int32, device=machine.device)
     starts = torch.tensor([0, length], dtype=torch.int32, device=machine.device)
     where, ops = (table, seq_lens, starts, length, HEAD_DIM**-0.5), machine.ops
-    key_cache, value_cache = pool
-    ours = seconds_of(
-        lambda: ops.paged_attention(query, key_cache, value_cache, *where), machine.device
-    )
-    # The same numbers without pages, every query head with keys of its own as torch likes it best.
-    keys, values = (
-        cache[table[0].long()]
-        .transpose(0, 1)
-        .flatten(1, 2)[None, :, :length]
-        .repeat_interleave(NUM_HEADS // NUM_KV_HEADS, 1)
-        for cache in pool
-    )
-    queries = query.transpose(0, 1)[None].contiguous()
+    return seconds_of(lambda: ops.paged_attention(query, cache, *where), machine.device)
+
+
+def _torch_seconds(machine: Machine, length: int) -> float:
+    """The same without pages, every query head with keys of its own as torch likes it best."""
+    shape = (3, 1, NUM_HEADS, length, HEAD_DIM)
+    query, keys, values = torch.randn(shape, device=machine.device, dtype=machine.dtype)
     attention = torch.nn.functional.scaled_dot_product_attention
-    theirs = seconds_of(lambda: attention(queries, keys, values, is_causal=True), machine.device)
-    return ours, theirs
+    return seconds_of(lambda: attention(query, keys, values, is_causal=True), machine.device)

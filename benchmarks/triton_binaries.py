@@ -4,7 +4,8 @@ import importlib
 import re
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ POINTERS = {
     "weight_ptr": "*fp32",
     "residual_ptr": "*fp32",
     "total_ptr": "*fp32",
+    "key_scales_ptr": "*fp32",
+    "value_scales_ptr": "*fp32",
 }
 SCALARS = {"scale_log2": "fp32", "eps": "fp32"}
 
@@ -52,13 +55,17 @@ TARGETS = {
 
 @dataclass(frozen=True)
 class Case:
-    """One kernel (`module` in kernels.triton, `kernel` in it) and the keywords of its launch."""
+    """One kernel (`module` in kernels.triton, `kernel` in it) and the keywords of its launch.
+
+    `pointers` are those to other types than `dtype`, None for what is not there.
+    """
 
     module: str
     kernel: str
     label: str
     dtype: str
     keywords: dict[str, Any]
+    pointers: Mapping[str, str | None] = field(default_factory=dict)
     has_products: bool = False
     has_wide_loads: bool = True
 
@@ -105,12 +112,15 @@ def inspect(case: Case, target: str) -> Finding:
 def _compile(case: Case, gpu: GPUTarget) -> Any:
     """As a launch does: addresses and strides are multiples of 16 unless the kernel says not to look."""
     kernel = case.load()
+    kinds = {**POINTERS, **case.pointers}
     constants = {name: value for name, value in case.keywords.items() if name.isupper()}
+    constants |= {name: None for name, kind in case.pointers.items() if kind is None}
     options = {name: value for name, value in case.keywords.items() if not name.isupper()}
     signature, attributes = {}, {}
     for index, parameter in enumerate(kernel.params):
-        kind = _kind(parameter.name, case.dtype)
-        signature[parameter.name] = "constexpr" if parameter.name in constants else kind
+        is_constant = parameter.name in constants
+        kind = "constexpr" if is_constant else _kind(parameter.name, kinds, case.dtype)
+        signature[parameter.name] = kind
         if signature[parameter.name] in ("constexpr", "fp32") or parameter.do_not_specialize:
             continue
         attributes[(index,)] = [["tt.divisibility", 16]]
@@ -118,9 +128,9 @@ def _compile(case: Case, gpu: GPUTarget) -> Any:
     return triton.compile(source, target=gpu, options=options)
 
 
-def _kind(name: str, dtype: str) -> str:
+def _kind(name: str, kinds: Mapping[str, str | None], dtype: str) -> str:
     if name.endswith("_ptr"):
-        return POINTERS.get(name, f"*{dtype}")
+        return kinds.get(name) or f"*{dtype}"
     return SCALARS.get(name, "i32")
 
 

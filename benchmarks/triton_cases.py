@@ -1,6 +1,9 @@
 """Which kernels are compiled for which shapes: every kernel as a launch on the chip would ask for it."""
 
+import torch
+
 from benchmarks.triton_binaries import TARGETS, Case
+from kernels.eight_bits import LARGEST
 from kernels.triton.attention_tile import AttentionShape
 from kernels.triton.chip import Chip
 from kernels.triton.copy_blocks import copy_blocks_keywords
@@ -12,73 +15,85 @@ from kernels.triton.silu_and_mul import silu_and_mul_keywords
 
 BLOCK_SIZE = 16
 NUM_KV_HEADS = 8
+SMALL, LARGE = (64, 9, 3, 576, 1536), (128, 32, 8, 4096, 14_336)
+"""Head dim, heads, KV heads, hidden and MLP size of SmolLM2-135M and Llama 3 8B."""
+LARGEST_NUMBERS = {"": None, "int8": LARGEST[torch.int8], "fp8": LARGEST[torch.float8_e4m3fn]}
+"""By the kind of KV cache, "" being that of the type of the products."""
+CACHE_POINTERS: dict[str, dict[str, str | None]] = {
+    "": {"key_scales_ptr": None, "value_scales_ptr": None},
+    "int8": {"key_cache_ptr": "*i8", "value_cache_ptr": "*i8"},
+    "fp8": {"key_cache_ptr": "*u8", "value_cache_ptr": "*u8"},
+}
+"""What kernels are given: fp8 as bytes."""
 
 
 def all_cases(*, quick: bool) -> dict[str, list[Case]]:
     """The cases of every target by its name."""
-    shapes = [(64, 3, "bf16")]
+    shapes = [(64, 3, "bf16", ""), (64, 3, "bf16", "int8"), (64, 3, "bf16", "fp8")]
     if not quick:
-        shapes += [(128, 4, "bf16")]
-        shapes += [(80, 1, "bf16"), (96, 5, "bf16"), (128, 8, "fp16"), (256, 4, "bf16")]
-        shapes += [(64, 3, "fp32"), (128, 4, "fp32")]
+        shapes += [(128, 4, "bf16", kv) for kv in ("", "int8", "fp8")]
+        shapes += [(80, 1, "bf16", ""), (96, 5, "bf16", ""), (128, 8, "fp16", "")]
+        shapes += [(128, 8, "fp16", "int8"), (128, 8, "fp16", "fp8")]
+        shapes += [(256, 4, "bf16", kv) for kv in ("", "int8", "fp8")]
+        shapes += [(64, 3, "fp32", ""), (128, 4, "fp32", ""), (128, 4, "fp32", "int8")]
+    models = [SMALL] if quick else [SMALL, LARGE]
     return {
         name: [case for shape in shapes for case in _attention(*shape, target.chip)]
-        + _memory_and_rows(target.chip, quick)
+        + [case for model in models for case in _memory_and_rows(*model, target.chip)]
         for name, target in TARGETS.items()
     }
 
 
-def _attention(head_dim: int, group: int, dtype: str, chip: Chip) -> list[Case]:
-    shape = AttentionShape(head_dim, group, BLOCK_SIZE, 4 if dtype == "fp32" else 2)
-    label = f"head_dim {head_dim}, group {group}, {dtype}"
+def _attention(head_dim: int, group: int, dtype: str, kv: str, chip: Chip) -> list[Case]:
+    itemsize, largest = 4 if dtype == "fp32" else 2, LARGEST_NUMBERS[kv]
+    shape = AttentionShape(head_dim, group, BLOCK_SIZE, itemsize, largest)
+    label = f"head_dim {head_dim}, group {group}, {dtype}" + (f", {kv} KV" if kv else "")
     decode = decode_keywords(shape, NUM_KV_HEADS, 2, chip)
     prefill = prefill_keywords(shape, NUM_KV_HEADS, chip)
-    merge = merge_keywords(shape, NUM_KV_HEADS * group, chip)
-    return [
+    pointers = CACHE_POINTERS[kv]
+    attention = [
         Case(
-            "decode_attention",
-            "decode_attention_kernel",
+            f"{name}_attention",
+            f"{name}_attention_kernel",
             label,
             dtype,
-            decode,
+            keywords,
+            pointers,
             has_products=True,
-        ),
-        Case("decode_attention", "merge_splits_kernel", label, dtype, merge),
-        Case(
-            "prefill_attention",
-            "prefill_attention_kernel",
-            label,
-            dtype,
-            prefill,
-            has_products=True,
-        ),
+        )
+        for name, keywords in (("decode", decode), ("prefill", prefill))
     ]
+    if kv:
+        return attention
+    merge = merge_keywords(shape, NUM_KV_HEADS * group, chip)
+    merge_case = Case("decode_attention", "merge_splits_kernel", label, dtype, merge)
+    return [attention[0], merge_case, attention[1]]
 
 
-def _memory_and_rows(chip: Chip, quick: bool) -> list[Case]:
-    """The other kernels with the sizes of SmolLM2-135M and Llama 3 8B."""
-    cases = []
-    models = (
-        [(64, 9, 3, 576, 1536)] if quick else [(64, 9, 3, 576, 1536), (128, 32, 8, 4096, 14_336)]
-    )
-    for head_dim, num_heads, num_kv_heads, size, mlp in models:
-        rotate = rotate_and_store_keywords(head_dim, num_heads, num_kv_heads, BLOCK_SIZE, chip)
-        copy = copy_blocks_keywords(num_kv_heads * BLOCK_SIZE * head_dim, chip)
-        heads = f"{num_heads} and {num_kv_heads} heads of {head_dim}"
-        norm = rms_norm_keywords(size, add=True, chip=chip)
-        silu = silu_and_mul_keywords(mlp, chip)
-        cases += [
-            # A head's half is too short for 16 bytes a thread.
+def _memory_and_rows(
+    head_dim: int, num_heads: int, num_kv_heads: int, size: int, mlp: int, chip: Chip
+) -> list[Case]:
+    """The other kernels for one model."""
+    rotate = rotate_and_store_keywords(head_dim, num_heads, num_kv_heads, BLOCK_SIZE, chip)
+    heads = f"{num_heads} and {num_kv_heads} heads of {head_dim}"
+    copy = copy_blocks_keywords(num_kv_heads * BLOCK_SIZE * head_dim, 2, chip)
+    norm = rms_norm_keywords(size, add=True, chip=chip)
+    silu = silu_and_mul_keywords(mlp, chip)
+    return [
+        # A head's half is too short for 16 bytes a thread.
+        *(
             Case(
                 "rotate_and_store",
                 "rotate_and_store_kernel",
-                heads,
+                heads + (f", {kv} KV" if kv else ""),
                 "bf16",
                 rotate,
+                CACHE_POINTERS[kv],
                 has_wide_loads=False,
-            ),
-            Case("copy_blocks", "copy_blocks_kernel", heads, "bf16", copy),
-            Case("rms_norm", "rms_norm_kernel", f"rows of {size}", "bf16", norm),
-            Case("silu_and_mul", "silu_and_mul_kernel", f"rows of {mlp}", "bf16", silu),
-        ]
-    return cases
+            )
+            for kv in ("", "int8", "fp8")
+        ),
+        Case("copy_blocks", "copy_blocks_kernel", heads, "bf16", copy),
+        Case("rms_norm", "rms_norm_kernel", f"rows of {size}", "bf16", norm),
+        Case("silu_and_mul", "silu_and_mul_kernel", f"rows of {mlp}", "bf16", silu),
+    ]

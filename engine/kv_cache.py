@@ -1,4 +1,4 @@
-"""The KV pool: how many blocks it has, and its one tensor.
+"""The KV pool: how many blocks it has, and its memory.
 
 Rule for the number of blocks: `--num-blocks`; else what `--kv-cache-memory` holds; else on a CPU a quarter of the free memory,
 at most MODEST_BYTES or one sequence of the longest length, whichever is more, and on a GPU what `engine.gpu_memory` leaves;
@@ -16,6 +16,7 @@ from engine.config import EngineConfig
 from engine.errors import ModelLoadError
 from engine.gpu_memory import mib
 from engine.models.config import ModelConfig
+from kernels.kv_pool import KVLayout, KVPool
 
 logger = logging.getLogger(__name__)
 
@@ -34,9 +35,15 @@ class KVCacheSize:
     reason: str
 
 
-def bytes_per_token(model: ModelConfig, dtype: torch.dtype) -> int:
-    """KV memory of one token over all layers."""
-    return 2 * model.num_layers * model.num_kv_heads * model.head_dim * dtype.itemsize
+def make_layout(model: ModelConfig, block_size: int, dtype: torch.dtype) -> KVLayout:
+    """How a model's keys and values lie in blocks of numbers of `dtype`."""
+    return KVLayout(
+        num_layers=model.num_layers,
+        num_kv_heads=model.num_kv_heads,
+        block_size=block_size,
+        head_dim=model.head_dim,
+        dtype=dtype,
+    )
 
 
 def choose_size(
@@ -65,17 +72,10 @@ def choose_size(
     return size
 
 
-def allocate(
-    model: ModelConfig,
-    size: KVCacheSize,
-    block_size: int,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> torch.Tensor:
-    """The pool [num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim]. Raises ModelLoadError."""
-    shape = (model.num_layers, 2, size.num_blocks, model.num_kv_heads, block_size, model.head_dim)
+def allocate(layout: KVLayout, size: KVCacheSize, device: torch.device) -> KVPool:
+    """The pool. Raises ModelLoadError."""
     try:
-        return torch.zeros(shape, dtype=dtype, device=device)
+        return layout.allocate(size.num_blocks, device)
     except (
         RuntimeError
     ) as error:  # torch.OutOfMemoryError is one, the CPU's allocator raises another

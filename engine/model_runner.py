@@ -31,12 +31,13 @@ from engine.outputs import (
     ScoredToken,
     ScoreRequest,
 )
-from engine.placement import Placement, choose_placement, use_physical_cores
+from engine.placement import KV_DTYPES, Placement, choose_placement, use_physical_cores
 from engine.pooling import STATE_UNIT
 from engine.prompt_scoring import ROWS_AT_A_TIME, score_rows
 from engine.sampler import Sampler
 from engine.stats import ModelInfo
 from engine.transfer import to_device
+from kernels.kv_pool import KVPool
 from kernels.ops import KernelBackend, select_backend
 
 Progress = Callable[[str, float], None]
@@ -53,16 +54,16 @@ class ModelRunner:
     def __init__(
         self,
         model: LlamaForCausalLM,
-        pool: torch.Tensor,
+        pool: KVPool,
         ops: KernelBackend,
         sampler: Sampler | DeviceSampler,
         scheduler_config: SchedulerConfig,
         info: ModelInfo,
     ) -> None:
         self.scheduler_config, self.info = scheduler_config, info
-        self._model, self._pool, self._ops, self._sampler = model, pool, ops, sampler
+        self._model, self._memory, self._ops, self._sampler = model, pool.memory, ops, sampler
         self._graphs: DecodeGraphs | None = None
-        model.bind_kv_cache(pool)
+        model.bind_kv_cache(pool.layers)
 
     @classmethod
     def load(cls, config: EngineConfig, progress: Progress) -> "ModelRunner":
@@ -73,17 +74,16 @@ class ModelRunner:
         place = choose_placement(config)
         use_physical_cores()
         ops = _select_ops(config, place.device)
+        _check_cache_dtype(config, ops, place)
         _check_head_dim(ops, opened.config.head_dim)
         max_model_len = resolve_max_model_len(config, opened.config)
         with needs_memory("the weights", "use a smaller model or a shorter --dtype"):
             model, weights = _load_model(opened, place, ops, max_model_len, progress)
         progress("allocating KV memory", 0.0)
-        token_bytes = kv_cache.bytes_per_token(opened.config, place.kv_dtype)
+        layout = kv_cache.make_layout(opened.config, config.block_size, place.kv_dtype)
         budget = _gpu_budget(config, opened.config, place.device)
-        size = kv_cache.choose_size(config, token_bytes, max_model_len, budget)
-        pool = kv_cache.allocate(
-            opened.config, size, config.block_size, place.kv_dtype, place.device
-        )
+        size = kv_cache.choose_size(config, layout.token_bytes, max_model_len, budget)
+        pool = kv_cache.allocate(layout, size, place.device)
         limits = make_scheduler_config(config, opened, size, max_model_len, 0)
         info = _info(config, opened.config, place, ops, weights, size, limits)
         sampler = Sampler(config.seed)
@@ -121,7 +121,7 @@ class ModelRunner:
         """
         config = self.scheduler_config
         room = min(config.max_model_len, config.num_blocks * config.block_size)
-        on_gpu = self._pool.is_cuda
+        on_gpu = self._memory.is_cuda
         longest = config.max_num_batched_tokens if on_gpu else CPU_WARM_UP_TOKENS
         chunk = min(longest, config.max_num_batched_tokens, room)
         for num_seqs, num_tokens in ((1, 1), (config.max_num_seqs if on_gpu else 1, 1), (1, chunk)):
@@ -135,14 +135,14 @@ class ModelRunner:
         config = self.scheduler_config
         max_blocks = -(-config.max_model_len // config.block_size)
         graphs = DecodeGraphs(self._compute, record, config.max_num_seqs, max_blocks)
-        graphs.capture(self._pool.device)
+        graphs.capture(self._memory.device)
         self._graphs = graphs
 
     def _forward(
         self, scheduled: Sequence[ScheduledSequence], rows: list[int]
     ) -> tuple[torch.Tensor, dict[int, list[float]], dict[int, list[ScoredToken]]]:
         """Logits [len(rows), vocab_size] at the tokens `rows` of the step; sums of states; scores."""
-        step, device = gather_step(scheduled, self.scheduler_config.block_size), self._pool.device
+        step, device = gather_step(scheduled, self.scheduler_config.block_size), self._memory.device
         if self._graphs is not None and self._graphs.can_run(step):
             states = self._graphs.run(step)
         else:
@@ -201,9 +201,9 @@ class ModelRunner:
         if copies:
             src, dst = torch.tensor(
                 [[copy.src for copy in copies], [copy.dst for copy in copies]],
-                device=self._pool.device,
+                device=self._memory.device,
             )
-            self._ops.copy_blocks(self._pool, src, dst)
+            self._ops.copy_blocks(self._memory, src, dst)
 
 
 def _select_ops(config: EngineConfig, device: torch.device) -> KernelBackend:
@@ -213,6 +213,16 @@ def _select_ops(config: EngineConfig, device: torch.device) -> KernelBackend:
         raise ConfigError(
             "--attention-backend", config.attention_backend, f"auto works here: {error}"
         ) from error
+
+
+def _check_cache_dtype(config: EngineConfig, ops: KernelBackend, place: Placement) -> None:
+    """Raises ConfigError for numbers in which the kernels keep no keys and values."""
+    if place.kv_dtype not in ops.cache_dtypes:
+        raise ConfigError(
+            "--kv-cache-dtype",
+            config.kv_cache_dtype,
+            f"auto, float32 or bfloat16 works with the attention backend {ops.name}; eight bits need a GPU here",
+        )
 
 
 def _check_head_dim(ops: KernelBackend, head_dim: int) -> None:
@@ -272,7 +282,7 @@ def _info(
         num_parameters=weights.num_parameters,
         quantization=f"int4 ({share:.0%} of the weights)" if share else "none",
         dtype=str(place.dtype).removeprefix("torch."),
-        kv_cache_dtype=str(place.kv_dtype).removeprefix("torch."),
+        kv_cache_dtype=next(name for name, dtype in KV_DTYPES.items() if dtype is place.kv_dtype),
         attention_backend=ops.name,
         backend_reason=ops.reason,
         device=str(place.device),

@@ -9,6 +9,14 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from kernels.cpu.fused.features import num_physical_cores
 
+KV_DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "int8": torch.int8,
+    "fp8": torch.float8_e4m3fn,
+}
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -26,7 +34,7 @@ def choose_placement(config: EngineConfig) -> Placement:
     on_cpu = device.type == "cpu"
     fast = torch.float32 if on_cpu and not _has_wide_vectors() else torch.bfloat16
     dtype = fast if config.dtype == "auto" else getattr(torch, config.dtype)
-    kv_dtype = dtype if config.kv_cache_dtype == "auto" else getattr(torch, config.kv_cache_dtype)
+    kv_dtype = KV_DTYPES.get(config.kv_cache_dtype, dtype)
     for option, value in (("--dtype", config.dtype), ("--kv-cache-dtype", config.kv_cache_dtype)):
         if on_cpu and value == "float16":
             raise ConfigError(option, value, "auto, float32 or bfloat16 on a CPU")

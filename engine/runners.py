@@ -14,12 +14,13 @@ from engine.loader.model import open_configured
 from engine.model_runner import ModelRunner
 from kernels.cpu.fused.features import cpu_features
 
-ONLY_FUSED = {
-    "cpu_isa": (("avx512", "avx2"), "auto or torch"),
-    "quantization": (("int8", "int4"), "auto or none"),
-    "kv_cache_dtype": (("int8",), "auto, float32 or bfloat16"),
-}
+ONLY_FUSED = (
+    ("cpu_isa", ("avx512", "avx2"), "auto or torch"),
+    ("quantization", ("int8", "int4"), "auto or none"),
+)
 """Fields, values that ask for the fused runner, and what works with every runner."""
+ON_A_CPU_ONLY_FUSED = (("kv_cache_dtype", ("int8",), "auto, float32 or bfloat16"),)
+"""The same of what the kernels of GPUs do too."""
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,11 @@ def _why_not_fused(config: EngineConfig) -> str | None:
 
 
 def _refuse_what_needs_it(config: EngineConfig, reason: str) -> None:
-    for field, (values, others) in ONLY_FUSED.items():
+    has_eight_bits = torch.cuda.is_available() or config.attention_backend in (
+        "triton",
+        "reference",
+    )
+    for field, values, others in ONLY_FUSED + (() if has_eight_bits else ON_A_CPU_ONLY_FUSED):
         value = getattr(config, field)
         if value in values:
             option = "--" + field.replace("_", "-")

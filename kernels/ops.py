@@ -4,10 +4,8 @@
 means is said by the protocols below and written out in plain PyTorch in `kernels.reference`. Triton and numba are
 imported only when they are chosen.
 
-A KV pool is one tensor [num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim]; a layer's key cache is
-`kv_cache[layer, 0]` [num_blocks, num_kv_heads, block_size, head_dim]. The three inner dimensions are contiguous, the
-outer ones may have any stride. Token `t` of a block table lies in block `block_table[t // block_size]` at offset
-`t % block_size`.
+How keys and values lie in memory is said in `kernels.kv_pool`. Token `t` of a block table lies in block
+`block_table[t // block_size]` at offset `t % block_size`.
 """
 
 import importlib
@@ -18,6 +16,8 @@ from typing import Literal, Protocol
 
 import torch
 
+from kernels.kv_pool import LayerCache
+
 BackendName = Literal["auto", "triton", "cpu", "reference"]
 
 
@@ -26,7 +26,7 @@ class RotateAndStore(Protocol):
 
     query [num_tokens, num_heads, head_dim] is rotated in place; key and value [num_tokens, num_kv_heads, head_dim] go to
     the slots of slot_mapping [num_tokens] int64, and what `key` holds afterwards is undefined. A token with a negative
-    slot is not stored.
+    slot is not stored. Numbers of eight bits are rounded by the scales of their token and head, which are written too.
 
     Half-split convention: with x1, x2 the halves of a head, (x1 cos - x2 sin, x2 cos + x1 sin). positions [num_tokens] int64
     choose rows of cos_sin [max_position, head_dim], contiguous: the cosines, then the sines of a position.
@@ -39,8 +39,7 @@ class RotateAndStore(Protocol):
         value: torch.Tensor,
         positions: torch.Tensor,
         cos_sin: torch.Tensor,
-        key_cache: torch.Tensor,
-        value_cache: torch.Tensor,
+        cache: LayerCache,
         slot_mapping: torch.Tensor,
     ) -> None: ...
 
@@ -57,8 +56,7 @@ class PagedAttention(Protocol):
     def __call__(
         self,
         query: torch.Tensor,
-        key_cache: torch.Tensor,
-        value_cache: torch.Tensor,
+        cache: LayerCache,
         block_tables: torch.Tensor,
         seq_lens: torch.Tensor,
         query_start_loc: torch.Tensor,
@@ -68,9 +66,9 @@ class PagedAttention(Protocol):
 
 
 class CopyBlocks(Protocol):
-    """Copy block src[i] to block dst[i] ([num_copies] int64) in all layers of a pool; no block is in both lists."""
+    """Copy block src[i] to block dst[i] ([num_copies] int64) in all layers of a pool's memory; no block is in both lists."""
 
-    def __call__(self, kv_cache: torch.Tensor, src: torch.Tensor, dst: torch.Tensor) -> None: ...
+    def __call__(self, memory: torch.Tensor, src: torch.Tensor, dst: torch.Tensor) -> None: ...
 
 
 class RMSNorm(Protocol):
@@ -97,12 +95,13 @@ class SiluAndMul(Protocol):
 class KernelBackend:
     """The operations of one backend; `reason` says in one line why it was chosen.
 
-    Heads of any even size up to `max_head_dim` will do, as will blocks of any size.
+    Heads of any even size up to `max_head_dim` will do, as will blocks of any size; keys and values may be `cache_dtypes`.
     """
 
     name: str
     reason: str
     max_head_dim: int
+    cache_dtypes: frozenset[torch.dtype]
     rotate_and_store: RotateAndStore
     paged_attention: PagedAttention
     copy_blocks: CopyBlocks

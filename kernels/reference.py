@@ -5,7 +5,11 @@ The contracts stand in `kernels.ops`. Arithmetic is done in float32 and rounded 
 
 import torch
 
+from kernels.eight_bits import LARGEST, dequantize, quantize
+from kernels.kv_pool import LayerCache
+
 max_head_dim = 2**16
+cache_dtypes = frozenset({torch.float32, torch.bfloat16, torch.float16, *LARGEST})
 
 
 def rotate_and_store(
@@ -14,34 +18,36 @@ def rotate_and_store(
     value: torch.Tensor,
     positions: torch.Tensor,
     cos_sin: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
+    cache: LayerCache,
     slot_mapping: torch.Tensor,
 ) -> None:
-    rotary(query, key, positions, cos_sin)
-    store_kv_cache(key, value, key_cache, value_cache, slot_mapping)
+    query.copy_(rotate(query, positions, cos_sin))
+    store_kv_cache(rotate(key, positions, cos_sin), value, cache, slot_mapping)
 
 
 def store_kv_cache(
-    key: torch.Tensor,
-    value: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    slot_mapping: torch.Tensor,
+    key: torch.Tensor, value: torch.Tensor, cache: LayerCache, slot_mapping: torch.Tensor
 ) -> None:
     """Write key and value [num_tokens, num_kv_heads, head_dim] to their slots; a token with a negative slot is left out."""
-    block_size = key_cache.shape[2]
+    block_size = cache.keys.shape[2]
     stored = slot_mapping >= 0
-    key, value, slot_mapping = key[stored], value[stored], slot_mapping[stored]
-    block_ids, offsets = slot_mapping // block_size, slot_mapping % block_size
-    key_cache[block_ids, :, offsets] = key.to(key_cache.dtype)
-    value_cache[block_ids, :, offsets] = value.to(value_cache.dtype)
+    where = (slot_mapping[stored] // block_size, slice(None), slot_mapping[stored] % block_size)
+    _put(key[stored], cache.keys, cache.key_scales, where)
+    _put(value[stored], cache.values, cache.value_scales, where)
+
+
+def _put(
+    heads: torch.Tensor, numbers: torch.Tensor, scales: torch.Tensor | None, where: tuple
+) -> None:
+    if scales is None:
+        numbers[where] = heads.to(numbers.dtype)
+        return
+    numbers[where], scales[where] = quantize(heads, numbers.dtype)
 
 
 def paged_attention(
     query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
+    cache: LayerCache,
     block_tables: torch.Tensor,
     seq_lens: torch.Tensor,
     query_start_loc: torch.Tensor,
@@ -54,20 +60,21 @@ def paged_attention(
         rows = slice(starts[s], starts[s + 1])
         assert rows.stop - rows.start <= max_query_len, "a query is longer than max_query_len"
         if rows.stop > rows.start and seq_len > 0:
-            keys = _gather(key_cache, block_tables[s], seq_len)
-            values = _gather(value_cache, block_tables[s], seq_len)
+            keys = _gather(cache.keys, cache.key_scales, block_tables[s], seq_len)
+            values = _gather(cache.values, cache.value_scales, block_tables[s], seq_len)
             out[rows] = _attend(query[rows].float(), keys, values, scale).to(out.dtype)
     return out
 
 
-def _gather(cache: torch.Tensor, block_table: torch.Tensor, seq_len: int) -> torch.Tensor:
+def _gather(
+    numbers: torch.Tensor, scales: torch.Tensor | None, block_table: torch.Tensor, seq_len: int
+) -> torch.Tensor:
     """The first seq_len rows of a paged sequence as float32 [num_kv_heads, seq_len, head_dim]."""
-    block_size = cache.shape[2]
-    num_blocks = (seq_len + block_size - 1) // block_size
-    blocks = cache[
-        block_table[:num_blocks].long()
-    ]  # [num_blocks, num_kv_heads, block_size, head_dim]
-    return blocks.transpose(0, 1).flatten(1, 2)[:, :seq_len].float()
+    block_size = numbers.shape[2]
+    block_ids = block_table[: (seq_len + block_size - 1) // block_size].long()
+    blocks = numbers[block_ids]  # [num_blocks, num_kv_heads, block_size, head_dim]
+    blocks = blocks.float() if scales is None else dequantize(blocks, scales[block_ids])
+    return blocks.transpose(0, 1).flatten(1, 2)[:, :seq_len]
 
 
 def _attend(
@@ -87,8 +94,8 @@ def _attend(
     return torch.einsum("hqk,hkd->qhd", weights, values)
 
 
-def copy_blocks(kv_cache: torch.Tensor, src: torch.Tensor, dst: torch.Tensor) -> None:
-    kv_cache[:, :, dst] = kv_cache[:, :, src]
+def copy_blocks(memory: torch.Tensor, src: torch.Tensor, dst: torch.Tensor) -> None:
+    memory[:, :, dst] = memory[:, :, src]
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -111,13 +118,10 @@ def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
     return (torch.nn.functional.silu(gate) * up).to(gate_up.dtype)
 
 
-def rotary(
-    query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor, cos_sin: torch.Tensor
-) -> None:
-    """Rotate query and key [num_tokens, heads, head_dim] in place."""
+def rotate(heads: torch.Tensor, positions: torch.Tensor, cos_sin: torch.Tensor) -> torch.Tensor:
+    """Heads [num_tokens, num_heads, head_dim] rotated by their positions, float32."""
     cos, sin = (
         cos_sin[positions].float()[:, None, :].chunk(2, dim=-1)
     )  # [num_tokens, 1, head_dim / 2]
-    for x in (query, key):
-        x1, x2 = x.float().chunk(2, dim=-1)
-        x.copy_(torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin), dim=-1))
+    x1, x2 = heads.float().chunk(2, dim=-1)
+    return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin), dim=-1)

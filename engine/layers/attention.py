@@ -3,6 +3,7 @@
 import torch
 
 from engine.attention_metadata import current_metadata
+from kernels.kv_pool import LayerCache
 from kernels.ops import KernelBackend
 
 
@@ -12,11 +13,11 @@ class Attention:
     def __init__(self, head_dim: int, ops: KernelBackend) -> None:
         self.scale = head_dim**-0.5
         self.ops = ops
-        self.key_cache = self.value_cache = torch.empty(0)
+        self.cache = LayerCache(torch.empty(0), torch.empty(0))
 
-    def bind(self, kv_cache: torch.Tensor) -> None:
-        """Use this layer's part of the pool [2, num_blocks, num_kv_heads, block_size, head_dim]."""
-        self.key_cache, self.value_cache = kv_cache.unbind(0)
+    def bind(self, cache: LayerCache) -> None:
+        """Use this layer's part of the pool."""
+        self.cache = cache
 
     def __call__(
         self,
@@ -32,19 +33,11 @@ class Attention:
         """
         step = current_metadata()
         self.ops.rotate_and_store(
-            query,
-            key,
-            value,
-            positions,
-            cos_sin,
-            self.key_cache,
-            self.value_cache,
-            step.slot_mapping,
+            query, key, value, positions, cos_sin, self.cache, step.slot_mapping
         )
         return self.ops.paged_attention(
             query,
-            self.key_cache,
-            self.value_cache,
+            self.cache,
             step.block_tables,
             step.seq_lens,
             step.query_start_loc,

@@ -5,7 +5,7 @@ to a short float at every layer would cost most of the accuracy. Weights come fu
 up in another.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -14,6 +14,7 @@ from engine.layers.rms_norm import RMSNorm
 from engine.layers.rotary_embedding import build_cos_sin
 from engine.loader.weights import ModelWeights
 from engine.models.config import ModelConfig
+from kernels.kv_pool import LayerCache
 from kernels.ops import KernelBackend
 
 
@@ -116,10 +117,10 @@ class LlamaForCausalLM:
         cos_sin = build_cos_sin(config.rope, config.head_dim, max_model_len, weights.rope_factors())
         self.cos_sin = cos_sin.to(weights.device)
 
-    def bind_kv_cache(self, kv_cache: torch.Tensor) -> None:
-        """Attend over the pool [num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim]."""
-        for layer, part in zip(self.layers, kv_cache.unbind(0), strict=True):
-            layer.self_attn.attention.bind(part)
+    def bind_kv_cache(self, caches: Sequence[LayerCache]) -> None:
+        """Attend over the pool, of which each layer has its part."""
+        for layer, cache in zip(self.layers, caches, strict=True):
+            layer.self_attn.attention.bind(cache)
 
     def __call__(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Final states [num_tokens, hidden_size] float32 of input_ids, positions [num_tokens], not normalised."""

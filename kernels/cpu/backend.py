@@ -9,9 +9,11 @@ import torch
 
 from kernels.cpu import attention, elementwise, threads
 from kernels.cpu.llvm import BFLOAT16, FLOAT16, FLOAT32
+from kernels.kv_pool import LayerCache
 
 _CODES = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
 max_head_dim = 2**16
+cache_dtypes = frozenset(_CODES)
 _scratch = threads.Scratch()
 _ITEMS_PER_THREAD = 4
 """With fewer items of attention than this for each thread, long sequences are split."""
@@ -23,20 +25,15 @@ def rotate_and_store(
     value: torch.Tensor,
     positions: torch.Tensor,
     cos_sin: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
+    cache: LayerCache,
     slot_mapping: torch.Tensor,
 ) -> None:
     _rotate(query, key, positions, cos_sin)
-    _store(key, value, key_cache, value_cache, slot_mapping)
+    _store(key, value, cache, slot_mapping)
 
 
 def _store(
-    key: torch.Tensor,
-    value: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    slot_mapping: torch.Tensor,
+    key: torch.Tensor, value: torch.Tensor, cache: LayerCache, slot_mapping: torch.Tensor
 ) -> None:
     num_tokens, num_kv_heads, head_dim = key.shape
     slot_size = 4 * head_dim
@@ -46,26 +43,25 @@ def _store(
         num_tokens,
         num_kv_heads,
         head_dim,
-        key_cache.shape[2],
+        cache.keys.shape[2],
         _scratch.address(threads.num_threads() * slot_size),
         slot_size,
         _code(key),
-        _code(key_cache),
+        _code(cache.keys),
         _integers(slot_mapping, torch.int64),
         *_heads(key),
         *_heads(value),
-        key_cache.data_ptr(),
-        key_cache.stride(0),
-        value_cache.data_ptr(),
-        value_cache.stride(0),
+        cache.keys.data_ptr(),
+        cache.keys.stride(0),
+        cache.values.data_ptr(),
+        cache.values.stride(0),
     )
     threads.run(elementwise.store_kv_cache, arguments, key.numel())
 
 
 def paged_attention(
     query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
+    cache: LayerCache,
     block_tables: torch.Tensor,
     seq_lens: torch.Tensor,
     query_start_loc: torch.Tensor,
@@ -73,7 +69,7 @@ def paged_attention(
     scale: float,
 ) -> torch.Tensor:
     num_tokens, num_heads, head_dim = query.shape
-    _, num_kv_heads, block_size, _ = key_cache.shape
+    _, num_kv_heads, block_size, _ = cache.keys.shape
     num_seqs = seq_lens.shape[0]
     out = query.new_empty((num_tokens, num_heads, head_dim))
     group_size = num_heads // num_kv_heads
@@ -97,11 +93,11 @@ def paged_attention(
         *_heads(query),
         _code(query),
         out.data_ptr(),
-        key_cache.data_ptr(),
-        key_cache.stride(0),
-        value_cache.data_ptr(),
-        value_cache.stride(0),
-        _code(key_cache),
+        cache.keys.data_ptr(),
+        cache.keys.stride(0),
+        cache.values.data_ptr(),
+        cache.values.stride(0),
+        _code(cache.keys),
         _integers(block_tables, torch.int32),
         block_tables.stride(0),
         _integers(seq_lens, torch.int32),
@@ -131,17 +127,17 @@ def _attend(arguments: attention.AttentionArguments, work_per_key: int) -> None:
     threads.call(attention.finish, arguments)
 
 
-def copy_blocks(kv_cache: torch.Tensor, src: torch.Tensor, dst: torch.Tensor) -> None:
-    item_size, block = kv_cache.element_size(), kv_cache[0, 0, 0]
-    num_rows = kv_cache.shape[0] * 2 * src.shape[0]
+def copy_blocks(memory: torch.Tensor, src: torch.Tensor, dst: torch.Tensor) -> None:
+    item_size, block = memory.element_size(), memory[0, 0, 0]
+    num_rows = memory.shape[0] * 2 * src.shape[0]
     arguments = elementwise.CopyArguments(
         0,
         0,
         num_rows,
         src.shape[0],
         block.numel() * item_size,
-        kv_cache.data_ptr(),
-        *(kv_cache.stride(dim) * item_size for dim in range(3)),
+        memory.data_ptr(),
+        *(memory.stride(dim) * item_size for dim in range(3)),
         _integers(src, torch.int64),
         _integers(dst, torch.int64),
     )

@@ -11,24 +11,33 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.eight_bits import LARGEST
+from kernels.kv_pool import LayerCache
 from kernels.triton.chip import Chip
+from kernels.triton.eight_bits import SMALLEST, bits_of, stride_of, widen
 
 LOG2_E = 1.4426950408889634
 
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """The sizes a kernel is compiled for."""
+    """The sizes a kernel is compiled for; `itemsize` is that of queries and products, `largest` that of stored numbers with scales."""
 
     head_dim: int
     group: int
     block_size: int
     itemsize: int
+    largest: float | None = None
 
     @property
     def head_dim_padded(self) -> int:
         """tl.arange and tl.dot want a power of two, 16 at least."""
         return max(16, triton.next_power_of_2(self.head_dim))
+
+    @property
+    def has_scales(self) -> bool:
+        """Whether keys and values have eight bits."""
+        return self.largest is not None
 
     @property
     def row_bytes(self) -> int:
@@ -41,8 +50,7 @@ class Operands:
     """The tensors of one call, as `kernels.ops.PagedAttention` describes them, and where the answer goes."""
 
     query: torch.Tensor
-    key_cache: torch.Tensor
-    value_cache: torch.Tensor
+    cache: LayerCache
     block_tables: torch.Tensor
     seq_lens: torch.Tensor
     query_start_loc: torch.Tensor
@@ -59,32 +67,38 @@ class Operands:
 
     @property
     def num_kv_heads(self) -> int:
-        return self.key_cache.shape[1]
+        return self.cache.keys.shape[1]
 
     @property
     def shape(self) -> AttentionShape:
         return AttentionShape(
             self.query.shape[2],
             self.num_heads // self.num_kv_heads,
-            self.key_cache.shape[2],
+            self.cache.keys.shape[2],
             self.query.element_size(),
+            LARGEST.get(self.cache.keys.dtype),
         )
 
     def kernel_arguments(self) -> tuple:
         """The leading arguments of both kernels: pointers, the scale in units of log2, strides."""
+        cache = self.cache
         return (
             self.query,
-            self.key_cache,
-            self.value_cache,
+            bits_of(cache.keys),
+            bits_of(cache.values),
+            cache.key_scales,
+            cache.value_scales,
             self.block_tables,
             self.seq_lens,
             self.query_start_loc,
             self.out,
-            self.scale * LOG2_E,
+            self.scale * LOG2_E / (self.shape.largest or 1.0),
             self.query.stride(0),
             self.query.stride(1),
-            self.key_cache.stride(0),
-            self.value_cache.stride(0),
+            cache.keys.stride(0),
+            cache.values.stride(0),
+            stride_of(cache.key_scales),
+            stride_of(cache.value_scales),
             self.block_tables.stride(0),
             self.out.stride(0),
             self.out.stride(1),
@@ -126,6 +140,15 @@ def load_rows(
 
 
 @triton.jit
+def load_scales(
+    scales_ptr, block_id, stride_block, offs_n, exists, kv_head, BLOCK_SIZE: tl.constexpr
+):
+    """Of the same keys or values [BLOCK_N]."""
+    offsets = block_id * stride_block + kv_head * BLOCK_SIZE + offs_n % BLOCK_SIZE
+    return tl.load(scales_ptr + offsets, mask=exists, other=0.0)
+
+
+@triton.jit
 def attend(
     q,
     acc,
@@ -136,9 +159,13 @@ def attend(
     end,
     key_cache_ptr,
     value_cache_ptr,
+    key_scales_ptr,
+    value_scales_ptr,
     table_ptr,
     stride_key_block,
     stride_value_block,
+    stride_key_scales,
+    stride_value_scales,
     kv_head,
     scale_log2,
     HEAD_DIM: tl.constexpr,
@@ -147,11 +174,17 @@ def attend(
     BLOCK_N: tl.constexpr,
     MASKED: tl.constexpr,
     PRECISION: tl.constexpr,
+    WIDENING: tl.constexpr,
+    TILE_SCALE: tl.constexpr,
 ):
     """Walk the keys begin to end with the rows q [BLOCK_M, HEAD_DIM_PADDED]; returns (acc, m_i, l_i).
 
     MASKED: a row sees keys up to its `position` only, and `end` may lie inside a tile. Otherwise every row sees all of
     them, and end - begin is a multiple of BLOCK_N.
+
+    Of keys and values with scales the products take the stored numbers: a key's scale goes into its column of scores, a value's into its
+    column of weights. `scale_log2`, a number or one for each row, makes up for LARGEST in the scores; in the result the caller does. With
+    TILE_SCALE weights are multiples of the largest scale in the tile, so that float16 has bits for values of any size.
     """
     offs_n = begin + tl.arange(0, BLOCK_N)
     block_id = find_block_ids(table_ptr, offs_n, end, BLOCK_SIZE)
@@ -170,8 +203,15 @@ def attend(
             BLOCK_SIZE,
             HEAD_DIM,
             HEAD_DIM_PADDED,
-        ).to(q.dtype)
-        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale_log2
+        )
+        scores = tl.dot(q, tl.trans(widen(k, q.dtype, WIDENING)), input_precision=PRECISION)
+        if key_scales_ptr is None:
+            scores *= scale_log2
+        else:
+            key_scales = load_scales(
+                key_scales_ptr, block_id, stride_key_scales, offs_n, exists, kv_head, BLOCK_SIZE
+            )
+            scores *= key_scales[None, :] * scale_log2
         if MASKED:
             visible = exists[None, :] & (offs_n[None, :] <= position[:, None])
             scores = tl.where(visible, scores, float("-inf"))
@@ -195,8 +235,21 @@ def attend(
             BLOCK_SIZE,
             HEAD_DIM,
             HEAD_DIM_PADDED,
-        ).to(q.dtype)
-        acc = tl.dot(p.to(q.dtype), v, acc, input_precision=PRECISION)
+        )
+        v = widen(v, q.dtype, WIDENING)
+        if value_scales_ptr is None:
+            acc = tl.dot(p.to(q.dtype), v, acc, input_precision=PRECISION)
+        else:
+            value_scales = load_scales(
+                value_scales_ptr, block_id, stride_value_scales, offs_n, exists, kv_head, BLOCK_SIZE
+            )
+            if TILE_SCALE:
+                largest = tl.maximum(tl.max(value_scales, 0), SMALLEST)
+                weights = p * (value_scales * (1.0 / largest))[None, :]
+                acc += tl.dot(weights.to(q.dtype), v, input_precision=PRECISION) * largest
+            else:
+                weights = p * value_scales[None, :]
+                acc = tl.dot(weights.to(q.dtype), v, acc, input_precision=PRECISION)
         m_i = m_new
         block_id = next_block_id
     return acc, m_i, l_i

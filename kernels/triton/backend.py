@@ -1,5 +1,8 @@
 """The GPU backend: every operation is a Triton kernel; matrix products stay with torch's libraries."""
 
+import torch
+
+from kernels.eight_bits import LARGEST
 from kernels.triton.copy_blocks import copy_blocks
 from kernels.triton.paged_attention import paged_attention
 from kernels.triton.rms_norm import fused_add_rms_norm, rms_norm
@@ -8,8 +11,10 @@ from kernels.triton.silu_and_mul import silu_and_mul
 
 max_head_dim = 256
 """Rows of 256 numbers are the longest that tiles are made for."""
+cache_dtypes = frozenset({torch.float32, torch.bfloat16, torch.float16, *LARGEST})
 
 __all__ = [
+    "cache_dtypes",
     "copy_blocks",
     "fused_add_rms_norm",
     "max_head_dim",

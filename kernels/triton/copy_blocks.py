@@ -6,12 +6,14 @@ import triton.language as tl
 
 from kernels.triton.chip import Chip, chip_of
 
-PIECE = 1024
+PIECE_BYTES = 2048
+PIECE_WARPS = 4
+"""16 bytes for each thread of them."""
 
 
 @triton.jit
 def copy_blocks_kernel(
-    kv_cache_ptr,
+    memory_ptr,
     src_ptr,
     dst_ptr,
     stride_layer,
@@ -22,7 +24,7 @@ def copy_blocks_kernel(
 ):
     copy = tl.program_id(0)
     half_layer = tl.program_id(1).to(tl.int64)
-    base = kv_cache_ptr + half_layer // 2 * stride_layer + half_layer % 2 * stride_kind
+    base = memory_ptr + half_layer // 2 * stride_layer + half_layer % 2 * stride_kind
     offsets = tl.program_id(2) * PIECE_SIZE + tl.arange(0, PIECE_SIZE)
     mask = offsets < BLOCK_NUMEL
     src = tl.load(src_ptr + copy)
@@ -31,27 +33,23 @@ def copy_blocks_kernel(
     tl.store(base + dst * stride_block + offsets, piece, mask=mask)
 
 
-def copy_blocks_keywords(block_numel: int, chip: Chip) -> dict[str, int]:
+def copy_blocks_keywords(block_numel: int, itemsize: int, chip: Chip) -> dict[str, int]:
     """What the kernel is compiled for: constants and warps."""
     return {
         "BLOCK_NUMEL": block_numel,
-        "PIECE_SIZE": PIECE,
-        "num_warps": chip.warps_for(PIECE),
+        "PIECE_SIZE": PIECE_BYTES // itemsize,
+        "num_warps": PIECE_WARPS // 2 if chip.is_amd else PIECE_WARPS,
         "enable_fp_fusion": True,
     }
 
 
-def copy_blocks(kv_cache: torch.Tensor, src: torch.Tensor, dst: torch.Tensor) -> None:
+def copy_blocks(memory: torch.Tensor, src: torch.Tensor, dst: torch.Tensor) -> None:
     """See `kernels.ops.CopyBlocks`."""
     if src.shape[0] == 0:
         return
-    block_numel = kv_cache[0, 0, 0].numel()
-    copy_blocks_kernel[(src.shape[0], 2 * kv_cache.shape[0], triton.cdiv(block_numel, PIECE))](
-        kv_cache,
-        src,
-        dst,
-        kv_cache.stride(0),
-        kv_cache.stride(1),
-        kv_cache.stride(2),
-        **copy_blocks_keywords(block_numel, chip_of(kv_cache.device)),
+    block_numel, itemsize = memory[0, 0, 0].numel(), memory.element_size()
+    keywords = copy_blocks_keywords(block_numel, itemsize, chip_of(memory.device))
+    num_pieces = triton.cdiv(block_numel, keywords["PIECE_SIZE"])
+    copy_blocks_kernel[(src.shape[0], 2 * memory.shape[0], num_pieces)](
+        memory, src, dst, memory.stride(0), memory.stride(1), memory.stride(2), **keywords
     )

@@ -14,6 +14,7 @@ import triton.language as tl
 
 from kernels.triton.attention_tile import AttentionShape, Operands, attend, choose_precision
 from kernels.triton.chip import Chip
+from kernels.triton.eight_bits import SMALLEST
 from kernels.triton.tilings import decode_slots, decode_tiling
 
 MAX_SPLITS = 64
@@ -31,6 +32,8 @@ def decode_attention_kernel(
     query_ptr,
     key_cache_ptr,
     value_cache_ptr,
+    key_scales_ptr,
+    value_scales_ptr,
     block_tables_ptr,
     seq_lens_ptr,
     query_start_loc_ptr,
@@ -40,6 +43,8 @@ def decode_attention_kernel(
     stride_query_head,
     stride_key_block,
     stride_value_block,
+    stride_key_scales,
+    stride_value_scales,
     stride_table,
     stride_out_token,
     stride_out_head,
@@ -56,6 +61,8 @@ def decode_attention_kernel(
     BLOCK_N: tl.constexpr,
     SPLIT: tl.constexpr,
     PRECISION: tl.constexpr,
+    LARGEST: tl.constexpr,
+    WIDENING: tl.constexpr,
 ):
     sequence = tl.program_id(0) // NUM_KV_HEADS
     kv_head = tl.program_id(0) % NUM_KV_HEADS
@@ -80,6 +87,11 @@ def decode_attention_kernel(
     q = tl.load(
         query_ptr + head[:, None] * stride_query_head + offs_d[None, :], mask=row_mask, other=0.0
     )
+    if LARGEST is not None and q.dtype != tl.float32:
+        # Eight bits become float16 with the fewest instructions; a row's largest number becomes 1, so none is too large for it.
+        peak = tl.maximum(tl.max(tl.abs(q.to(tl.float32)), 1), SMALLEST)
+        q = (q.to(tl.float32) / peak[:, None]).to(tl.float16)
+        scale_log2 = (peak * scale_log2)[:, None]
     acc, m_i, l_i = attend(
         q,
         tl.zeros([BLOCK_M, HEAD_DIM_PADDED], dtype=tl.float32),
@@ -90,9 +102,13 @@ def decode_attention_kernel(
         end,
         key_cache_ptr,
         value_cache_ptr,
+        key_scales_ptr,
+        value_scales_ptr,
         block_tables_ptr + sequence.to(tl.int64) * stride_table,
         stride_key_block,
         stride_value_block,
+        stride_key_scales,
+        stride_value_scales,
         kv_head,
         scale_log2,
         HEAD_DIM,
@@ -101,7 +117,11 @@ def decode_attention_kernel(
         BLOCK_N,
         MASKED=True,
         PRECISION=PRECISION,
+        WIDENING=WIDENING,
+        TILE_SCALE=True,
     )
+    if LARGEST is not None:
+        acc /= LARGEST
     if SPLIT:
         row = ((sequence * NUM_KV_HEADS * GROUP + head) * num_splits + tl.program_id(1)).to(
             tl.int64
@@ -158,9 +178,9 @@ def merge_splits_kernel(
     tl.store(out_ptr + offs_d, out.to(out_ptr.dtype.element_ty), mask=offs_d < HEAD_DIM)
 
 
-def choose_num_splits(num_programs: int, chip: Chip) -> int:
-    """Splits of each sequence that fill the chip once; 1 where the batch alone does that."""
-    return max(1, min(MAX_SPLITS, decode_slots(chip) // num_programs))
+def choose_num_splits(num_programs: int, num_slots: int) -> int:
+    """Splits of each sequence that fill the chip's slots once; 1 where the batch alone does that."""
+    return max(1, min(MAX_SPLITS, num_slots // num_programs))
 
 
 def decode_keywords(
@@ -178,6 +198,8 @@ def decode_keywords(
         "BLOCK_N": tiling.block_n,
         "SPLIT": num_splits > 1,
         "PRECISION": choose_precision(shape, chip),
+        "LARGEST": shape.largest,
+        "WIDENING": chip.widening,
         "num_warps": tiling.num_warps,
         "num_stages": tiling.num_stages,
         "enable_fp_fusion": True,
@@ -200,7 +222,7 @@ def merge_keywords(shape: AttentionShape, num_heads: int, chip: Chip) -> dict[st
 def decode_attention(operands: Operands, chip: Chip) -> None:
     """Fill the rows of `out` whose sequence has one query token; the others stay as they are."""
     shape, num_programs = operands.shape, operands.num_seqs * operands.num_kv_heads
-    num_splits = choose_num_splits(num_programs, chip)
+    num_splits = choose_num_splits(num_programs, decode_slots(shape, chip))
     partials = _partials(operands, num_splits)
     decode_attention_kernel[(num_programs, num_splits)](
         *operands.kernel_arguments(),

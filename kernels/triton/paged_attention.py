@@ -6,6 +6,7 @@ others; a kernel that can have none is not launched.
 
 import torch
 
+from kernels.kv_pool import LayerCache
 from kernels.triton.attention_tile import Operands
 from kernels.triton.chip import chip_of
 from kernels.triton.decode_attention import decode_attention
@@ -14,8 +15,7 @@ from kernels.triton.prefill_attention import prefill_attention
 
 def paged_attention(
     query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
+    cache: LayerCache,
     block_tables: torch.Tensor,
     seq_lens: torch.Tensor,
     query_start_loc: torch.Tensor,
@@ -25,9 +25,7 @@ def paged_attention(
     """See `kernels.ops.PagedAttention`."""
     num_tokens, num_seqs = query.shape[0], seq_lens.shape[0]
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
-    operands = Operands(
-        query, key_cache, value_cache, block_tables, seq_lens, query_start_loc, out, scale
-    )
+    operands = Operands(query, cache, block_tables, seq_lens, query_start_loc, out, scale)
     chip = chip_of(query.device)
     if max_query_len > 1:
         prefill_attention(operands, chip)

@@ -39,6 +39,8 @@ def prefill_attention_kernel(
     query_ptr,
     key_cache_ptr,
     value_cache_ptr,
+    key_scales_ptr,
+    value_scales_ptr,
     block_tables_ptr,
     seq_lens_ptr,
     query_start_loc_ptr,
@@ -48,6 +50,8 @@ def prefill_attention_kernel(
     stride_query_head,
     stride_key_block,
     stride_value_block,
+    stride_key_scales,
+    stride_value_scales,
     stride_table,
     stride_out_token,
     stride_out_head,
@@ -61,6 +65,8 @@ def prefill_attention_kernel(
     BLOCK_Q: tl.constexpr,
     BLOCK_N: tl.constexpr,
     PRECISION: tl.constexpr,
+    LARGEST: tl.constexpr,
+    WIDENING: tl.constexpr,
 ):
     tile = tl.program_id(0) // NUM_KV_HEADS
     kv_head = tl.program_id(0) % NUM_KV_HEADS
@@ -101,9 +107,13 @@ def prefill_attention_kernel(
             seen_by_all if pass_index == 0 else seen_by_some,
             key_cache_ptr,
             value_cache_ptr,
+            key_scales_ptr,
+            value_scales_ptr,
             table_ptr,
             stride_key_block,
             stride_value_block,
+            stride_key_scales,
+            stride_value_scales,
             kv_head,
             scale_log2,
             HEAD_DIM,
@@ -112,8 +122,12 @@ def prefill_attention_kernel(
             BLOCK_N,
             MASKED=pass_index == 1,
             PRECISION=PRECISION,
+            WIDENING=WIDENING,
+            TILE_SCALE=False,
         )
 
+    if LARGEST is not None:
+        acc /= LARGEST
     out = acc / tl.where(l_i == 0.0, 1.0, l_i)[:, None]
     out_offsets = token_index * stride_out_token + head * stride_out_head + offs_d[None, :]
     tl.store(out_ptr + out_offsets, out.to(out_ptr.dtype.element_ty), mask=row_mask)
@@ -133,6 +147,8 @@ def prefill_keywords(shape: AttentionShape, num_kv_heads: int, chip: Chip) -> di
         "BLOCK_Q": block_m // shape.group,
         "BLOCK_N": tiling.block_n,
         "PRECISION": choose_precision(shape, chip),
+        "LARGEST": shape.largest,
+        "WIDENING": chip.widening,
         "num_warps": tiling.num_warps,
         "num_stages": tiling.num_stages,
         "enable_fp_fusion": True,

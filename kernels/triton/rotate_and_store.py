@@ -1,7 +1,8 @@
 """Rotate query and key by their positions and write key and value to their slots, in one pass over q, k and v.
 
 A program owns one token and one KV head: the query heads of the group are rotated in place, the key is rotated on its
-way into the pool (RoFormer, Su et al. 2021), the value is copied there.
+way into the pool (RoFormer, Su et al. 2021), the value is copied there. Where the pool's numbers have eight bits, both are rounded on
+that way, and the scales of the token and head are written beside them: nothing that is stored is read or rounded again.
 """
 
 from typing import Any
@@ -10,7 +11,9 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.kv_pool import LayerCache
 from kernels.triton.chip import Chip, chip_of
+from kernels.triton.eight_bits import bits_of, quantize, scale_of, stride_of
 
 
 @triton.jit
@@ -22,6 +25,8 @@ def rotate_and_store_kernel(
     cos_sin_ptr,
     key_cache_ptr,
     value_cache_ptr,
+    key_scales_ptr,
+    value_scales_ptr,
     slot_mapping_ptr,
     stride_query_token,
     stride_query_head,
@@ -31,6 +36,8 @@ def rotate_and_store_kernel(
     stride_value_head,
     stride_key_block,
     stride_value_block,
+    stride_key_scales,
+    stride_value_scales,
     NUM_KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     GROUP_PADDED: tl.constexpr,
@@ -44,8 +51,8 @@ def rotate_and_store_kernel(
     offs_d = tl.arange(0, HEAD_DIM_PADDED // 2)
     exists = offs_d < HALF
     cos_sin_ptr += tl.load(positions_ptr + token) * HEAD_DIM
-    cos = tl.load(cos_sin_ptr + offs_d, mask=exists).to(tl.float32)
-    sin = tl.load(cos_sin_ptr + HALF + offs_d, mask=exists).to(tl.float32)
+    cos = tl.load(cos_sin_ptr + offs_d, mask=exists, other=0.0).to(tl.float32)
+    sin = tl.load(cos_sin_ptr + HALF + offs_d, mask=exists, other=0.0).to(tl.float32)
 
     group_head = tl.arange(0, GROUP_PADDED)[:, None]
     mask = (group_head < GROUP) & exists[None, :]
@@ -62,16 +69,31 @@ def rotate_and_store_kernel(
     inside = (kv_head * BLOCK_SIZE + slot % BLOCK_SIZE) * HEAD_DIM
     source = key_ptr + token * stride_key_token + kv_head * stride_key_head + offs_d
     target = key_cache_ptr + slot // BLOCK_SIZE * stride_key_block + inside + offs_d
-    k1 = tl.load(source, mask=exists).to(tl.float32)
-    k2 = tl.load(source + HALF, mask=exists).to(tl.float32)
-    tl.store(target, (k1 * cos - k2 * sin).to(key_cache_ptr.dtype.element_ty), mask=exists)
-    tl.store(target + HALF, (k2 * cos + k1 * sin).to(key_cache_ptr.dtype.element_ty), mask=exists)
+    k1 = tl.load(source, mask=exists, other=0.0).to(tl.float32)
+    k2 = tl.load(source + HALF, mask=exists, other=0.0).to(tl.float32)
+    low_key = k1 * cos - k2 * sin
+    high_key = k2 * cos + k1 * sin
+    key_type: tl.constexpr = key_cache_ptr.dtype.element_ty
+    offs_scale = kv_head * BLOCK_SIZE + slot % BLOCK_SIZE
+    if key_scales_ptr is not None:
+        scale = tl.maximum(scale_of(low_key), scale_of(high_key))
+        tl.store(key_scales_ptr + slot // BLOCK_SIZE * stride_key_scales + offs_scale, scale)
+        low_key = quantize(low_key, scale, key_type)
+        high_key = quantize(high_key, scale, key_type)
+    tl.store(target, low_key.to(key_type), mask=exists)
+    tl.store(target + HALF, high_key.to(key_type), mask=exists)
 
     offs_d = tl.arange(0, HEAD_DIM_PADDED)
     source = value_ptr + token * stride_value_token + kv_head * stride_value_head + offs_d
     target = value_cache_ptr + slot // BLOCK_SIZE * stride_value_block + inside + offs_d
-    value = tl.load(source, mask=offs_d < HEAD_DIM)
-    tl.store(target, value.to(value_cache_ptr.dtype.element_ty), mask=offs_d < HEAD_DIM)
+    value = tl.load(source, mask=offs_d < HEAD_DIM, other=0.0)
+    value_type: tl.constexpr = value_cache_ptr.dtype.element_ty
+    if value_scales_ptr is not None:
+        value = value.to(tl.float32)
+        scale = scale_of(value)
+        tl.store(value_scales_ptr + slot // BLOCK_SIZE * stride_value_scales + offs_scale, scale)
+        value = quantize(value, scale, value_type)
+    tl.store(target, value.to(value_type), mask=offs_d < HEAD_DIM)
 
 
 def rotate_and_store_keywords(
@@ -98,23 +120,25 @@ def rotate_and_store(
     value: torch.Tensor,
     positions: torch.Tensor,
     cos_sin: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
+    cache: LayerCache,
     slot_mapping: torch.Tensor,
 ) -> None:
     """See `kernels.ops.RotateAndStore`."""
     num_tokens, num_heads, head_dim = query.shape
-    num_kv_heads, block_size = key_cache.shape[1:3]
+    num_kv_heads, block_size = cache.keys.shape[1:3]
     if num_tokens == 0:
         return
+    keys, values = (bits_of(numbers) for numbers in (cache.keys, cache.values))
     rotate_and_store_kernel[(num_tokens * num_kv_heads,)](
         query,
         key,
         value,
         positions,
         cos_sin,
-        key_cache,
-        value_cache,
+        keys,
+        values,
+        cache.key_scales,
+        cache.value_scales,
         slot_mapping,
         query.stride(0),
         query.stride(1),
@@ -122,8 +146,10 @@ def rotate_and_store(
         key.stride(1),
         value.stride(0),
         value.stride(1),
-        key_cache.stride(0),
-        value_cache.stride(0),
+        keys.stride(0),
+        values.stride(0),
+        stride_of(cache.key_scales),
+        stride_of(cache.value_scales),
         **rotate_and_store_keywords(
             head_dim, num_heads, num_kv_heads, block_size, chip_of(query.device)
         ),

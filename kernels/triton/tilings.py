@@ -24,38 +24,60 @@ class Tiling:
     num_stages: int
 
 
-# By padded head dim: 16-bit numbers, then float32, whose products take three times the registers (two on AMD).
+# By `kind_of` and padded head dim. The products of float32 take three times the registers (two on AMD); numbers of eight bits take
+# more too, while they are widened.
 _AMPERE = {
-    2: {64: Tiling(128, 128, 8, 3), 128: Tiling(128, 32, 8, 3), 256: Tiling(64, 32, 8, 2)},
-    4: {64: Tiling(16, 32, 4, 2), 128: Tiling(16, 32, 4, 2), 256: Tiling(16, 16, 4, 2)},
+    "16 bits": {64: Tiling(128, 128, 8, 3), 128: Tiling(128, 32, 8, 3), 256: Tiling(64, 32, 8, 2)},
+    "8 bits": {64: Tiling(128, 64, 8, 3), 128: Tiling(128, 16, 8, 3), 256: Tiling(32, 32, 8, 2)},
+    "32 bits": {64: Tiling(16, 32, 4, 2), 128: Tiling(16, 32, 4, 2), 256: Tiling(16, 16, 4, 2)},
 }
 _HOPPER = {
-    2: {64: Tiling(128, 128, 8, 3), 128: Tiling(128, 64, 8, 3), 256: Tiling(128, 32, 8, 3)},
-    4: _AMPERE[4] | {64: Tiling(32, 32, 4, 2)},
+    "16 bits": {64: Tiling(128, 128, 8, 3), 128: Tiling(128, 64, 8, 3), 256: Tiling(128, 32, 8, 3)},
+    "8 bits": {64: Tiling(128, 128, 8, 3), 128: Tiling(128, 64, 8, 3), 256: Tiling(64, 32, 8, 3)},
+    "32 bits": _AMPERE["32 bits"] | {64: Tiling(32, 32, 4, 2)},
 }
 _CDNA = {
-    2: {64: Tiling(128, 64, 4, 2), 128: Tiling(128, 64, 4, 2), 256: Tiling(64, 32, 4, 2)},
-    4: {64: Tiling(64, 32, 4, 2), 128: Tiling(64, 32, 4, 2), 256: Tiling(64, 16, 4, 2)},
+    "16 bits": {64: Tiling(128, 64, 4, 2), 128: Tiling(128, 64, 4, 2), 256: Tiling(64, 32, 4, 2)},
+    "8 bits": {64: Tiling(128, 64, 4, 2), 128: Tiling(128, 64, 4, 2), 256: Tiling(64, 32, 4, 2)},
+    "32 bits": {64: Tiling(64, 32, 4, 2), 128: Tiling(64, 32, 4, 2), 256: Tiling(64, 16, 4, 2)},
 }
+
+
+def kind_of(shape: AttentionShape) -> str:
+    """Products of float32 are what counts, whatever is stored; else how many bits are."""
+    if shape.itemsize == 4:
+        return "32 bits"
+    return "8 bits" if shape.has_scales else "16 bits"
 
 
 def prefill_tiling(shape: AttentionShape, chip: Chip) -> Tiling:
     """Large tiles of queries: what limits prefill is arithmetic."""
-    nvidia = _HOPPER if chip.shared_bytes >= LARGE_SHARED_BYTES else _AMPERE
+    nvidia = _HOPPER if _has_large_memory(chip) else _AMPERE
     table = _CDNA if chip.is_amd else nvidia
-    return table[shape.itemsize][max(64, shape.head_dim_padded)]
+    return table[kind_of(shape)][max(64, shape.head_dim_padded)]
 
 
-def decode_slots(chip: Chip) -> int:
+def decode_slots(shape: AttentionShape, chip: Chip) -> int:
     """How many decode programs run at once: shared memory has room for two or three on a core."""
-    return chip.num_cores * (3 if chip.shared_bytes >= LARGE_SHARED_BYTES else 2)
+    return chip.num_cores * (3 if _has_large_memory(chip) and not shape.has_scales else 2)
 
 
 def decode_tiling(shape: AttentionShape, chip: Chip) -> Tiling:
-    """The heads of a group, 16 rows at least since tl.dot takes no fewer, against TILE_BYTES of keys at a time."""
+    """The heads of a group, 16 rows at least since tl.dot takes no fewer, against TILE_BYTES of keys at a time.
+
+    On NVIDIA a tile of eight bits lies in memory twice, the second time widened, and has twice the keys: of what a turn of the loop costs, each
+    bears half.
+    """
+    is_copied = kind_of(shape) == "8 bits" and not chip.is_amd
+    row_bytes = shape.head_dim_padded if is_copied else shape.row_bytes
+    fewer_stages = chip.is_amd or (shape.has_scales and not _has_large_memory(chip))
     return Tiling(
         block_m=max(16, triton.next_power_of_2(shape.group)),
-        block_n=max(16, min(128, TILE_BYTES // shape.row_bytes)),
+        block_n=max(16, min(128, TILE_BYTES // row_bytes)),
         num_warps=4,
-        num_stages=2 if chip.is_amd else 3,
+        num_stages=2 if fewer_stages else 3,
     )
+
+
+def _has_large_memory(chip: Chip) -> bool:
+    return chip.shared_bytes >= LARGE_SHARED_BYTES

@@ -25,6 +25,7 @@ from engine.sequence import Request
 from engine.stats import Counters
 from kernels.cpu.fused.features import num_physical_cores
 from kernels.cpu.fused.model import FusedModel
+from kernels.kv_pool import KVPool
 from tests.kernels.fused_reference import INSTRUCTION_SET
 
 BFLOAT16_NAN = 0x7FC0
@@ -44,9 +45,9 @@ def with_pool(base: Runner, **limits: Any) -> Runner:
 
 
 def _torch_runner(base: ModelRunner, config: SchedulerConfig) -> ModelRunner:
-    num_layers, _, _, num_kv_heads, _, head_dim = base._pool.shape
+    num_layers, _, _, num_kv_heads, _, head_dim = base._memory.shape
     shape = (num_layers, 2, config.num_blocks, num_kv_heads, config.block_size, head_dim)
-    pool = torch.full(shape, float("nan"), dtype=base._pool.dtype)
+    pool = KVPool.over(torch.full(shape, float("nan"), dtype=base._memory.dtype))
     return ModelRunner(base._model, pool, base._ops, Sampler(0), config, base.info)
 
 

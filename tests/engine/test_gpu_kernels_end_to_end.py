@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def request(request_id: int, prompt: list[int], n: int = 1) -> Request:
     return Request(request_id, prompt, params, time.monotonic())
 
 
-def run_engine(folder: Path, backend: str) -> tuple[Tokens, EngineCore]:
+def run_engine(folder: Path, backend: str, **options: Any) -> tuple[Tokens, EngineCore]:
     """A busy day in a small pool: requests that join while others run, candidates, a prompt that comes twice."""
     config = EngineConfig(
         model_path=folder,
@@ -42,6 +43,7 @@ def run_engine(folder: Path, backend: str) -> tuple[Tokens, EngineCore]:
         max_num_seqs=6,
         max_num_batched_tokens=12,
         attention_backend=backend,  # type: ignore[arg-type]
+        **options,
     )
     runner = ModelRunner.load(config, lambda stage, share: None)
     assert runner.info.attention_backend == backend
@@ -69,9 +71,10 @@ def run_engine(folder: Path, backend: str) -> tuple[Tokens, EngineCore]:
 
 
 @pytest.mark.timeout(600)
-def test_a_busy_day_gives_the_tokens_of_the_reference(folder: Path) -> None:
-    expected, _ = run_engine(folder, "reference")
-    actual, core = run_engine(folder, "triton")
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "int8", "fp8"])
+def test_a_busy_day_gives_the_tokens_of_the_reference(folder: Path, kv_cache_dtype: str) -> None:
+    expected, _ = run_engine(folder, "reference", kv_cache_dtype=kv_cache_dtype)
+    actual, core = run_engine(folder, "triton", kv_cache_dtype=kv_cache_dtype)
     counters = core.stats().counters
     assert counters.preemptions > 0
     assert counters.forks == 2

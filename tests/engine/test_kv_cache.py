@@ -11,7 +11,7 @@ from transformers import LlamaConfig
 from engine import kv_cache
 from engine.config import EngineConfig
 from engine.errors import ModelLoadError
-from engine.kv_cache import KVCacheSize, allocate, bytes_per_token, choose_size
+from engine.kv_cache import KVCacheSize, allocate, choose_size, make_layout
 from engine.models.config import ModelConfig, parse_config
 from tests.engine.models.tiny import SIZES
 
@@ -38,8 +38,9 @@ def size(token_bytes: int = 1024, max_model_len: int = 1024, **changes: Any) -> 
 
 
 def test_bytes_of_a_token(model: ModelConfig) -> None:
-    assert bytes_per_token(model, torch.float32) == 2 * 3 * 1 * 64 * 4
-    assert bytes_per_token(model, torch.bfloat16) == 2 * 3 * 1 * 64 * 2
+    assert make_layout(model, 8, torch.float32).token_bytes == 2 * 3 * 1 * 64 * 4
+    assert make_layout(model, 8, torch.bfloat16).token_bytes == 2 * 3 * 1 * 64 * 2
+    assert make_layout(model, 8, torch.int8).token_bytes == 2 * 3 * 1 * (64 + 4)
 
 
 def test_the_number_asked_for_comes_first() -> None:
@@ -84,17 +85,17 @@ def test_a_pool_smaller_than_one_context_warns(caplog: pytest.LogCaptureFixture)
 
 
 def test_the_pool_is_one_tensor_of_zeros(model: ModelConfig) -> None:
-    pool = allocate(model, KVCacheSize(5, 0, ""), 8, torch.bfloat16, CPU)
-    assert pool.shape == (3, 2, 5, 1, 8, 64)
-    assert pool.dtype == torch.bfloat16
-    assert not pool.any()
+    pool = allocate(make_layout(model, 8, torch.bfloat16), KVCacheSize(5, 0, ""), CPU)
+    assert pool.memory.shape == (3, 2, 5, 1, 8, 64)
+    assert pool.memory.dtype == torch.bfloat16
+    assert not pool.memory.any()
 
 
 def test_a_pool_that_cannot_be_had_is_an_error_with_sizes(model: ModelConfig) -> None:
     with pytest.raises(
         ModelLoadError, match=r"1125899906842624 KV blocks need .* bytes, which cannot"
     ):
-        allocate(model, KVCacheSize(2**50, 6144, "asked"), 8, torch.bfloat16, CPU)
+        allocate(make_layout(model, 8, torch.bfloat16), KVCacheSize(2**50, 6144, "asked"), CPU)
 
 
 def test_free_memory_heeds_the_control_group(

@@ -211,6 +211,21 @@ def test_kv_memory_may_be_of_another_type(folder: Path) -> None:
     assert greedy(runner, prompt, [1, 2, 3], 1) == greedy(load(folder), prompt, [1, 2, 3], 1)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "fp8"])
+def test_kv_memory_of_eight_bits(folder: Path, dtype: str) -> None:
+    runner = load(folder, kv_cache_dtype=dtype, attention_backend="reference")
+    info, limits = runner.info, runner.scheduler_config
+    assert info.kv_cache_dtype == dtype
+    assert info.bytes_per_block == 4 * limits.bytes_per_token == 4 * 2 * 3 * (64 + 4)
+    prompt = [3, 1, 4, 1, 5, 9]
+    expected = greedy(load(folder), prompt, [1, 2], 2)
+    assert greedy(runner, prompt, [1, 2], 2) == expected
+    step(runner, run(0, prompt, 0, [11, 12]))
+    copies = [BlockCopy(11, 5), BlockCopy(12, 17)]
+    drawn = step(runner, run(0, expected[:1], len(prompt), [5, 17]), copies=copies)
+    assert drawn[0] == expected[1], "copies have their scales"
+
+
 YARN = RopeScaling(rope_type="yarn", factor=2.5)
 
 

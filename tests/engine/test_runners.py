@@ -93,6 +93,20 @@ def test_what_only_the_fused_runner_does_is_refused_without_it(
     assert str(caught.value).startswith(refusal + "this CPU lacks avx2")
 
 
+def test_what_only_a_gpu_does_is_refused_without_it(folder: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(folder, kv_cache_dtype="fp8")
+    assert str(caught.value) == (
+        "--kv-cache-dtype: 'fp8' is not allowed; auto, float32 or bfloat16 works with the attention backend cpu; "
+        "eight bits need a GPU here"
+    )
+
+
+def test_kernels_that_do_eight_bits_are_enough(folder: Path) -> None:
+    runner = load(folder, attention_backend="reference", kv_cache_dtype="int8")
+    assert isinstance(runner, ModelRunner)
+
+
 def test_options_that_contradict_each_other_are_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,14 +4,16 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from kernels import reference
+from kernels.kv_pool import KVLayout, KVPool, LayerCache
+
 
 @dataclass(frozen=True, kw_only=True)
 class PagedBatch:
     """Arguments of paged_attention, in the dtype asked for, on the device asked for."""
 
     query: torch.Tensor
-    key_cache: torch.Tensor
-    value_cache: torch.Tensor
+    cache: LayerCache
     block_tables: torch.Tensor
     seq_lens: torch.Tensor
     query_start_loc: torch.Tensor
@@ -22,8 +24,7 @@ class PagedBatch:
         """In the order of the operation's parameters."""
         return (
             self.query,
-            self.key_cache,
-            self.value_cache,
+            self.cache,
             self.block_tables,
             self.seq_lens,
             self.query_start_loc,
@@ -33,12 +34,16 @@ class PagedBatch:
 
     def to(self, device: torch.device | str) -> "PagedBatch":
         """The same batch on another device."""
-        moved = {
-            name: value.to(device)
-            for name, value in vars(self).items()
-            if isinstance(value, torch.Tensor)
-        }
-        return replace(self, **moved)
+        cache = replace(self.cache, **_tensors_on(self.cache, device))
+        return replace(self, cache=cache, **_tensors_on(self, device))
+
+
+def _tensors_on(fields: object, device: torch.device | str) -> dict[str, torch.Tensor]:
+    return {
+        name: value.to(device)
+        for name, value in vars(fields).items()
+        if isinstance(value, torch.Tensor)
+    }
 
 
 def make_batch(
@@ -55,7 +60,8 @@ def make_batch(
     """A batch of (query_len, seq_len) sequences.
 
     Blocks are dealt from a shuffled pool that includes block 0; unused blocks, the tails of last blocks and unused
-    entries of block tables hold NaN or an id that is out of range. The pool is a layer of a two-layer cache.
+    entries of block tables hold NaN (or numbers with such a scale) or an id that is out of range. The pool is a layer of a
+    two-layer cache.
     """
     generator = torch.Generator().manual_seed(seed)
     seq_lens = [seq_len for _, seq_len in lengths]
@@ -66,26 +72,37 @@ def make_batch(
         where = order.index(0)
         order[0], order[where] = order[where], order[0]
     block_tables = torch.full((len(lengths), max(counts, default=0) + 2), 2**30, dtype=torch.int32)
-    shape = (2, 2, num_blocks, num_kv_heads, block_size, head_dim)
-    kv_cache = torch.full(shape, float("nan"))
+    slots: list[int] = []
     for s, count in enumerate(counts):
         blocks, order = order[:count], order[count:]
         block_tables[s, :count] = torch.tensor(blocks, dtype=torch.int32)
-        for position in range(seq_lens[s]):
-            block_id, offset = blocks[position // block_size], position % block_size
-            token = torch.randn((2, num_kv_heads, head_dim), generator=generator)
-            kv_cache[1, :, block_id, :, offset] = token
+        slots += [blocks[i // block_size] * block_size + i % block_size for i in range(seq_lens[s])]
+    layout = KVLayout(
+        num_layers=2,
+        num_kv_heads=num_kv_heads,
+        block_size=block_size,
+        head_dim=head_dim,
+        dtype=cache_dtype or dtype,
+    )
+    cache = poisoned(layout, num_blocks).layers[1]
+    tokens = torch.randn((2, len(slots), num_kv_heads, head_dim), generator=generator)
+    reference.store_kv_cache(tokens[0], tokens[1], cache, torch.tensor(slots, dtype=torch.int64))
     query_lens = [query_len for query_len, _ in lengths]
     num_heads = num_kv_heads * group_size
     query = torch.randn((sum(query_lens), num_heads + 2, head_dim), generator=generator)
-    kv_cache = kv_cache.to(cache_dtype or dtype)
     return PagedBatch(
         query=query.to(dtype)[:, :num_heads],
-        key_cache=kv_cache[1, 0],
-        value_cache=kv_cache[1, 1],
+        cache=cache,
         block_tables=block_tables,
         seq_lens=torch.tensor(seq_lens, dtype=torch.int32),
         query_start_loc=torch.tensor([0, *query_lens]).cumsum(0).to(torch.int32),
         max_query_len=max(query_lens, default=0),
         scale=head_dim**-0.5,
     )
+
+
+def poisoned(layout: KVLayout, num_blocks: int) -> KVPool:
+    """A pool on the CPU from which nothing can be read unnoticed: NaN, or any numbers with a scale of NaN."""
+    pool = layout.allocate(num_blocks, torch.device("cpu"))
+    pool.memory.view(torch.uint8).fill_(0xFF)
+    return pool

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from kernels import reference
+from kernels.kv_pool import LayerCache
 from kernels.ops import KernelBackend, select_backend
 from tests.kernels.paged import make_batch
 
@@ -176,8 +177,8 @@ def test_rotate_and_store(
     for operation, pool in zip((reference, backend), pools, strict=True):
         query, key, value = qkv.to(pool.device, copy=True).split([num_heads, 3, 3], dim=1)
         step = (positions.to(pool.device), cos_sin.to(pool.device))
-        where = (pool[1, 0], pool[1, 1], slots.to(pool.device))
-        operation.rotate_and_store(query, key, value, *step, *where)
+        cache = LayerCache(*pool[1])
+        operation.rotate_and_store(query, key, value, *step, cache, slots.to(pool.device))
         queries.append(query.cpu())
     assert_close(queries[1], queries[0])
     # Triton's interpreter cuts a float32 to bfloat16 instead of rounding it: one unit in the last place.
@@ -189,7 +190,7 @@ def test_rotate_and_store_nothing(backend: KernelBackend, device: torch.device) 
     pool = torch.ones(1, 2, 2, 3, 4, 8, device=device)
     nothing, slots = pool.new_empty(0, 3, 8), torch.empty(0, dtype=torch.int64, device=device)
     step = (nothing, nothing, nothing, slots, pool.new_empty(4, 8))
-    backend.rotate_and_store(*step, pool[0, 0], pool[0, 1], slots)
+    backend.rotate_and_store(*step, LayerCache(*pool[0]), slots)
     assert (pool == 1).all()
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kernels import reference
+from kernels.kv_pool import LayerCache
 from tests.kernels.paged import make_batch
 
 
@@ -15,7 +16,7 @@ def test_paged_attention_equals_dense_attention_of_the_last_rows(query_len: int)
     blocks = batch.block_tables[0, :5].long()
     keys, values = (
         cache[blocks].transpose(0, 1).flatten(1, 2).repeat_interleave(3, dim=0)
-        for cache in (batch.key_cache, batch.value_cache)
+        for cache in (batch.cache.keys, batch.cache.values)
     )
     visible = torch.ones(40, 40, dtype=torch.bool).tril()[-query_len:]
     expected = torch.nn.functional.scaled_dot_product_attention(
@@ -35,7 +36,7 @@ def test_rows_before_the_first_key_give_zero() -> None:
 def test_store_puts_a_token_at_its_slot_and_nowhere_else() -> None:
     kv_cache = torch.zeros(2, 3, 2, 4, 8)
     key, value = torch.ones(1, 2, 8), torch.full((1, 2, 8), 2.0)
-    reference.store_kv_cache(key, value, kv_cache[0], kv_cache[1], torch.tensor([9]))
+    reference.store_kv_cache(key, value, LayerCache(*kv_cache), torch.tensor([9]))
     assert (kv_cache[0, 2, :, 1] == 1).all()
     assert (kv_cache[1, 2, :, 1] == 2).all()
     assert kv_cache.sum() == 16 + 32
@@ -44,17 +45,16 @@ def test_store_puts_a_token_at_its_slot_and_nowhere_else() -> None:
 def test_a_negative_slot_is_not_stored() -> None:
     kv_cache = torch.zeros(2, 3, 2, 4, 8)
     key, value = torch.ones(2, 2, 8), torch.full((2, 2, 8), 2.0)
-    reference.store_kv_cache(key, value, kv_cache[0], kv_cache[1], torch.tensor([-1, 9]))
+    reference.store_kv_cache(key, value, LayerCache(*kv_cache), torch.tensor([-1, 9]))
     assert kv_cache.sum() == 16 + 32
 
 
 def test_rotary_rotates_halves_by_the_angle_of_the_position() -> None:
     angles = torch.tensor([[0.0], [math.pi / 2]])
     cos_sin = torch.cat((angles.cos(), angles.sin()), dim=1)
-    query, key = torch.tensor([[[1.0, 2.0]]]), torch.tensor([[[3.0, 4.0]]])
-    reference.rotary(query, key, torch.tensor([1]), cos_sin)
-    torch.testing.assert_close(query, torch.tensor([[[-2.0, 1.0]]]))
-    torch.testing.assert_close(key, torch.tensor([[[-4.0, 3.0]]]))
+    heads = torch.tensor([[[1.0, 2.0], [3.0, 4.0]]])
+    turned = reference.rotate(heads, torch.tensor([1]), cos_sin)
+    torch.testing.assert_close(turned, torch.tensor([[[-2.0, 1.0], [-4.0, 3.0]]]))
 
 
 def test_norm_equals_torch() -> None:

@@ -5,6 +5,7 @@ import torch
 from engine.attention_metadata import build_step_inputs, forward_context
 from engine.layers.attention import Attention
 from engine.outputs import ScheduledSequence
+from kernels.kv_pool import LayerCache
 from kernels.ops import select_backend
 
 CPU = torch.device("cpu")
@@ -14,7 +15,7 @@ def test_a_decode_sees_what_the_prefill_stored() -> None:
     torch.manual_seed(0)
     layer = Attention(16, select_backend("reference", CPU))
     pool = torch.full((2, 6, 2, 4, 16), float("nan"))
-    layer.bind(pool)
+    layer.bind(LayerCache(*pool))
     query, key, value = (torch.randn(6, heads, 16) for heads in (4, 2, 2))
     table = [4, 1]
     no_turn = torch.cat([torch.ones(6, 8), torch.zeros(6, 8)], dim=1)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from engine.outputs import ScheduledSequence
+from kernels.kv_pool import KVPool
 from kernels.ops import BackendName
 from tests.engine.models.tiny import (
     VOCAB_SIZE,
@@ -85,8 +86,7 @@ def test_a_batch_of_chunks_and_decodes_gives_each_sequence_its_own_logits(tmp_pa
     ours = load_ours(tmp_path, "cpu")
     texts = [TOKENS[:n] for n in (1, 16, 17, 40)]
     alone = [paged_logits(ours, text) for text in texts]
-    pool = torch.zeros(3, 2, 12, 1, 16, 64)
-    ours.bind_kv_cache(pool)
+    ours.bind_kv_cache(KVPool.over(torch.zeros(3, 2, 12, 1, 16, 64)).layers)
     tables = [[11], [3], [7, 0], [1, 10, 2]]
     heads = [0, 15, 10, 24]  # how much of each text is already computed
     first = [

@@ -22,6 +22,7 @@ from engine.loader.model import open_model
 from engine.loader.weights import ModelWeights
 from engine.models.llama import LlamaForCausalLM as OurModel
 from engine.outputs import ScheduledSequence
+from kernels.kv_pool import KVPool
 from kernels.ops import BackendName, select_backend
 
 CPU = torch.device("cpu")
@@ -109,7 +110,7 @@ def paged_logits(
         float("nan"),
         dtype=model.dtype,
     )
-    model.bind_kv_cache(pool)
+    model.bind_kv_cache(KVPool.over(pool).layers)
     parts, start = [], 0
     for length in chunks or [len(token_ids)]:
         run = ScheduledSequence(0, token_ids[start : start + length], start, block_ids, ())

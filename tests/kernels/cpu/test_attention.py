@@ -19,8 +19,7 @@ def only(batch: PagedBatch, sequence: int, last: int) -> PagedBatch:
     end = int(batch.query_start_loc[sequence + 1])
     return PagedBatch(
         query=batch.query[end - last : end],
-        key_cache=batch.key_cache,
-        value_cache=batch.value_cache,
+        cache=batch.cache,
         block_tables=batch.block_tables[sequence : sequence + 1],
         seq_lens=batch.seq_lens[sequence : sequence + 1],
         query_start_loc=torch.tensor([0, last], dtype=torch.int32),

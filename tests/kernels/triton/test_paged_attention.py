@@ -1,26 +1,29 @@
 """Attention on the GPU backend beyond what every backend is asked: splits and their merge, tiles, large pools, all head dims."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from kernels import reference
-from kernels.triton.attention_tile import Operands
-from kernels.triton.chip import H200, MI300X, Chip, chip_of
+from kernels.kv_pool import LayerCache
+from kernels.triton.attention_tile import AttentionShape, Operands
+from kernels.triton.chip import H200, MI300X, chip_of
 from kernels.triton.decode_attention import MAX_SPLITS, choose_num_splits, decode_attention
 from kernels.triton.paged_attention import paged_attention
 from kernels.triton.prefill_attention import prefill_attention
+from kernels.triton.tilings import decode_slots
 from tests.kernels.paged import PagedBatch, make_batch
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-MANY_CORES = Chip(is_amd=False, num_cores=64, shared_bytes=H200.shared_bytes)
+MANY_CORES = replace(H200, num_cores=64, widening="plain")
 
 
 def operands_of(batch: PagedBatch) -> Operands:
     """The batch with an answer that shows which rows nobody wrote."""
     return Operands(
         batch.query,
-        batch.key_cache,
-        batch.value_cache,
+        batch.cache,
         batch.block_tables,
         batch.seq_lens,
         batch.query_start_loc,
@@ -51,7 +54,7 @@ def test_a_group_of_eight() -> None:
 def test_splits_and_their_merge(seq_len: int) -> None:
     batch = make_batch([(1, seq_len), (1, 3), (1, 0)], num_kv_heads=1, head_dim=16).to(DEVICE)
     operands = operands_of(batch)
-    assert choose_num_splits(3, MANY_CORES) == MAX_SPLITS
+    assert choose_num_splits(3, decode_slots(operands.shape, MANY_CORES)) == MAX_SPLITS
     decode_attention(operands, MANY_CORES)
     expected = reference.paged_attention(*batch.arguments())
     torch.testing.assert_close(operands.out, expected, rtol=2e-5, atol=2e-5)
@@ -59,11 +62,15 @@ def test_splits_and_their_merge(seq_len: int) -> None:
 
 
 def test_splits_fill_the_chip_and_no_more() -> None:
-    assert choose_num_splits(3, H200) == MAX_SPLITS
-    assert choose_num_splits(8, H200) == 3 * 132 // 8
-    assert choose_num_splits(64, H200) == 6
-    assert choose_num_splits(64 * 8, H200) == 1
-    assert choose_num_splits(64, MI300X) == 2 * 304 // 64
+    shape = AttentionShape(head_dim=128, group=4, block_size=16, itemsize=2)
+    slots, fewer = decode_slots(shape, H200), decode_slots(shape, MI300X)
+    assert (slots, fewer) == (3 * 132, 2 * 304)
+    assert decode_slots(replace(shape, largest=127.0), H200) == 2 * 132
+    assert choose_num_splits(3, slots) == MAX_SPLITS
+    assert choose_num_splits(8, slots) == 3 * 132 // 8
+    assert choose_num_splits(64, slots) == 6
+    assert choose_num_splits(64 * 8, slots) == 1
+    assert choose_num_splits(64, fewer) == 2 * 304 // 64
 
 
 def test_each_kernel_leaves_the_rows_of_the_other_alone() -> None:
@@ -91,9 +98,10 @@ def test_blocks_beyond_two_billion_numbers() -> None:
     ).to(DEVICE)
     tables = torch.full_like(small.block_tables, 2**30)
     for row, block in enumerate((far, far - 3)):
-        pool[block] = small.key_cache[small.block_tables[row, 0].long()]
+        pool[block] = small.cache.keys[small.block_tables[row, 0].long()]
         tables[row, 0] = block
-    query, _, _, _, *rest = small.arguments()
-    actual = paged_attention(query, pool, pool, tables, *rest)
-    expected = reference.paged_attention(query, pool, pool, tables, *rest)
+    query, _, _, *rest = small.arguments()
+    cache = LayerCache(pool, pool)
+    actual = paged_attention(query, cache, tables, *rest)
+    expected = reference.paged_attention(query, cache, tables, *rest)
     torch.testing.assert_close(actual, expected, rtol=3e-3, atol=3e-3)
