@@ -8,7 +8,8 @@ import pytest
 
 from engine.sampling_params import SamplingParams
 from tests.api.conftest import Start
-from tests.fake_engine import FakeEngine, FakeStream
+from tests.fake_engine import FakeEngine
+from tests.fake_streams import FakeStream
 
 BODY = {"messages": [{"role": "user", "content": "hello"}]}
 

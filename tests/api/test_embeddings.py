@@ -16,13 +16,8 @@ from engine.sampling_params import SamplingParams
 from engine.stats import EngineStatus
 from tests.api.conftest import Running, Start
 from tests.api.test_generation import open_request
-from tests.fake_engine import (
-    HIDDEN_SIZE,
-    FakeEmbeddingStream,
-    FakeEngine,
-    FakeStream,
-    fake_embedding,
-)
+from tests.fake_engine import FakeEngine
+from tests.fake_streams import HIDDEN_SIZE, FakeEmbeddingStream, FakeStream, fake_embedding
 
 NUMBERS = Usage(1, 0, 0), Timings(0, 0, 0, 0, 0, 0), KVUsage(0, 0, 0, 0)
 

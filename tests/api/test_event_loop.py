@@ -16,7 +16,7 @@ from engine.loader.tokenizer import load_tokenizer
 from engine.tokenizer import Tokenizer
 from engine.worker import Codec, LoadedModel
 from tests.api.conftest import Running, serve
-from tests.engine.test_async_engine import CONFIG, GatedRunner, Letters
+from tests.engine.rig import CONFIG, GatedRunner, Letters
 from tests.fakes import make_config, pseudo_random_token
 
 TEXT = "word " * 40_000

@@ -9,7 +9,8 @@ from openai import AsyncOpenAI
 from api.forced_calls import calls_schema
 from api.tools import Tool, read_tool_use
 from tests.api.conftest import Running, Start
-from tests.fake_engine import FakeEngine, FakeStream
+from tests.fake_engine import FakeEngine
+from tests.fake_streams import FakeStream
 
 HELLO: Any = [{"role": "user", "content": "Weather?"}]
 WEATHER = {

@@ -25,7 +25,8 @@ from engine.outputs import (
 )
 from engine.sampling_params import SamplingParams
 from tests.api.conftest import Running, Start
-from tests.fake_engine import FakeEngine, FakeStream
+from tests.fake_engine import FakeEngine
+from tests.fake_streams import FakeStream
 
 NUMBERS = Usage(1, 1, 0), Timings(0, 0, 0, 0, 0, 1), KVUsage(0, 0, 0, 0)
 CHAT = {"messages": [{"role": "user", "content": "hello"}]}

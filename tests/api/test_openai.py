@@ -10,7 +10,8 @@ from openai import AsyncOpenAI, NotFoundError
 
 from engine.stats import EngineStatus
 from tests.api.conftest import Running, Start
-from tests.fake_engine import FakeEngine, FakeStream
+from tests.fake_engine import FakeEngine
+from tests.fake_streams import FakeStream
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 

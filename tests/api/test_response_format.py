@@ -13,7 +13,8 @@ from engine.grammar_spec import GrammarKind, GrammarSpec, json_grammar
 from engine.sampling_params import SamplingParams
 from tests.api.conftest import Start
 from tests.engine.byte_codec import byte_compiler
-from tests.fake_engine import FakeEngine, FakeStream
+from tests.fake_engine import FakeEngine
+from tests.fake_streams import FakeStream
 
 HELLO = [{"role": "user", "content": "hello"}]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "null"}}}

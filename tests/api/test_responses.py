@@ -11,7 +11,8 @@ from pydantic import BaseModel
 from engine.outputs import CandidateFinished, FinishReason
 from engine.sampling_params import SamplingParams
 from tests.api.conftest import Running, Start
-from tests.fake_engine import FakeEngine, FakeStream
+from tests.fake_engine import FakeEngine
+from tests.fake_streams import FakeStream
 
 ANSWER = "".join(f"word0-{i} " for i in range(12))
 PATH = "/v1/responses"

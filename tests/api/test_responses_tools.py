@@ -12,7 +12,8 @@ from api.responses_items import OutputItems
 from api.tool_calls import ToolCall
 from engine.sampling_params import SamplingParams
 from tests.api.conftest import Running, Start
-from tests.fake_engine import FakeEngine, FakeStream
+from tests.fake_engine import FakeEngine
+from tests.fake_streams import FakeStream
 
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Łódź"}}</tool_call>'
 SECOND = '<tool_call>{"name": "time", "arguments": {}}</tool_call>'

@@ -17,7 +17,8 @@ import pytest
 
 from engine.sampling_params import SamplingParams
 from tests.api.conftest import Running, running, start
-from tests.fake_engine import FakeEngine, FakeStream
+from tests.fake_engine import FakeEngine
+from tests.fake_streams import FakeStream
 
 __all__ = ["running", "start"]
 SCRIPTS = Path(__file__).parent

@@ -42,15 +42,21 @@ async def with_cable(page: Page) -> Cable:
     return cable
 
 
-async def test_a_message_waits_for_the_connection_and_is_sent_once(
-    page: Page, fake_server: AppProcess
-) -> None:
+async def cut_off(page: Page, server: AppProcess) -> Cable:
+    """A chat with an answer, whose connection is lost then."""
     cable = await with_cable(page)
-    await open_page(page, fake_server)
+    await open_page(page, server)
     await send(page, "before")
     await expect(page.locator(".pt-assistant")).to_have_attribute("data-status", "done")
     await cable.cut()
     await expect(page.locator(".pt-banner")).to_contain_text("Reconnecting")
+    return cable
+
+
+async def test_a_message_waits_for_the_connection_and_is_sent_once(
+    page: Page, fake_server: AppProcess
+) -> None:
+    cable = await cut_off(page, fake_server)
     await send(page, "after")
     waiting = page.locator(".pt-pending")
     await expect(waiting).to_contain_text("after")
@@ -100,12 +106,7 @@ async def test_a_message_that_waits_goes_back_to_its_draft_with_what_was_typed_s
     fake_server: AppProcess,
     leave: Callable[[Page, Cable], asyncio.Future[None]],
 ) -> None:
-    cable = await with_cable(page)
-    await open_page(page, fake_server)
-    await send(page, "before")
-    await expect(page.locator(".pt-assistant")).to_have_attribute("data-status", "done")
-    await cable.cut()
-    await expect(page.locator(".pt-banner")).to_contain_text("Reconnecting")
+    cable = await cut_off(page, fake_server)
     await send(page, "waits")
     box = page.get_by_label("Message", exact=True)
     await box.press_sequentially("typed since")

@@ -15,7 +15,7 @@ from engine.outputs import (
     SchedulerOutput,
 )
 from engine.sampling_params import SamplingParams
-from tests.engine.test_async_engine import assert_aborted, ends_of, ids_of, read, running
+from tests.engine.rig import assert_aborted, ends_of, ids_of, read, running
 from tests.fakes import Harness, expected_embedding, expected_tokens
 
 

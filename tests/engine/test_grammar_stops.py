@@ -18,8 +18,8 @@ from engine.sampling_params import SamplingParams
 from engine.tokenizer import Tokenizer
 from engine.worker import LoadedModel
 from tests.engine.real_runners import one_torch_thread
+from tests.engine.rig import ends_of, read, running, text_of
 from tests.engine.schemas import closed
-from tests.engine.test_async_engine import ends_of, read, running, text_of
 from tests.fakes import VOCAB_SIZE
 
 ABC_THEN_DS = "ą(Đ|Ņ|Ɛ)Đ{4}"

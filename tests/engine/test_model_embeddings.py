@@ -1,7 +1,7 @@
 """Embeddings of the two runners, through the scheduler: against transformers, and alone against in any company."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
-from engine.config import EngineConfig
 from engine.cpu_runner import CpuRunner
 from engine.engine_core import EngineCore
 from engine.loader.gguf import config_from_gguf
@@ -25,6 +24,7 @@ from engine.scheduler import Scheduler
 from engine.sequence import Request
 from tests.engine.loader.gguf_files import read_with_transformers
 from tests.engine.models.tiny import VOCAB_SIZE, make_reference
+from tests.engine.tiny_runners import QUIET, config
 from tests.kernels.fused_reference import needs_fused_cpu
 
 RNG = np.random.default_rng(5)
@@ -36,7 +36,6 @@ TEXTS = [
     "東京は日本の首都です。",
     "The keeper of the lighthouse climbed the stairs every evening and lit the lamp. " * 4,
 ]
-QUIET = {"progress": lambda stage, share: None}
 
 
 class Load:
@@ -95,35 +94,6 @@ def reference_embeddings(model: PreTrainedModel, prompts: Sequence[Sequence[int]
         states = model.get_decoder()(ids, attention_mask=mask).last_hidden_state
     mean = (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
     return torch.nn.functional.normalize(mean, dim=1).numpy()
-
-
-def config(path: Path, **changes: object) -> EngineConfig:
-    options = {"num_blocks": 24, "max_num_batched_tokens": 64, "max_num_seqs": 8}
-    return EngineConfig(model_path=path, model_name="tiny", **(options | changes))  # type: ignore[arg-type]
-
-
-@pytest.fixture(scope="module")
-def reference() -> PreTrainedModel:
-    return make_reference("llama")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, reference: PreTrainedModel) -> Path:
-    path = tmp_path_factory.mktemp("tiny")
-    reference.save_pretrained(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def exact(folder: Path) -> ModelRunner:
-    return ModelRunner.load(config(folder, dtype="float32", block_size=4), **QUIET)
-
-
-@pytest.fixture(scope="module")
-def fused(folder: Path) -> Iterator[CpuRunner]:
-    runner = CpuRunner.load(config(folder), **QUIET)
-    yield runner
-    runner.close()
 
 
 @pytest.mark.parametrize("model_type", ["llama", "qwen3"])

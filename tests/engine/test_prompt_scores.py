@@ -17,7 +17,7 @@ from engine.outputs import (
 )
 from engine.prompt_scores import MAX_JUDGED_BESIDE_OTHERS, PromptScores, limit_judged
 from engine.sampling_params import SamplingParams
-from tests.engine.test_async_engine import assert_aborted, read, running
+from tests.engine.rig import assert_aborted, read, running
 from tests.fakes import Harness, expected_scores
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
-from engine.config import EngineConfig
 from engine.cpu_runner import CpuRunner
 from engine.engine_core import EngineCore
 from engine.loader.tokenizer import load_tokenizer
@@ -32,12 +31,12 @@ from engine.sampler import MIN_LOGPROB, Sampler
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler
 from engine.sequence import Request
-from tests.engine.models.tiny import VOCAB_SIZE, make_reference, reference_logits
+from tests.engine.models.tiny import VOCAB_SIZE, reference_logits
+from tests.engine.tiny_runners import QUIET, config
 from tests.kernels.fused_reference import needs_fused_cpu
 
 RNG = np.random.default_rng(5)
 PROMPTS = [RNG.integers(0, VOCAB_SIZE, length).tolist() for length in (1, 2, 16, 17, 47)]
-QUIET = {"progress": lambda stage, share: None}
 Runner = ModelRunner | CpuRunner
 
 
@@ -88,38 +87,6 @@ def judge(runner: Runner, prompts: Sequence[Sequence[int]], budget: int = 64) ->
 
 def values(scores: Sequence[ScoredToken]) -> list[float]:
     return [score.logprob.logprob for score in scores]
-
-
-def config(path: Path, **changes: object) -> EngineConfig:
-    options = {"num_blocks": 24, "max_num_batched_tokens": 64, "max_num_seqs": 8}
-    return EngineConfig(model_path=path, model_name="tiny", **(options | changes))  # type: ignore[arg-type]
-
-
-@pytest.fixture(scope="module")
-def reference() -> PreTrainedModel:
-    return make_reference("llama")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, reference: PreTrainedModel) -> Path:
-    path = tmp_path_factory.mktemp("tiny")
-    reference.save_pretrained(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def exact(folder: Path) -> ModelRunner:
-    return ModelRunner.load(config(folder, dtype="float32", block_size=4), **QUIET)
-
-
-@pytest.fixture(scope="module")
-def fused(folder: Path) -> Iterator[CpuRunner]:
-    runner = CpuRunner.load(config(folder), **QUIET)
-    yield runner
-    runner.close()
-
-
-# --- rows ----------------------------------------------------------------------------------------
 
 
 def test_a_row_is_judged_as_the_sampler_judges_what_it_draws() -> None:
@@ -177,9 +144,6 @@ def test_runs_are_cut_where_rows_are_judged(
         [left] if left else []
     )
     assert all(run.score is None for run in rest)
-
-
-# --- runners -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("budget", [1, 7, 16, 64])
