@@ -7,6 +7,8 @@ from fastapi.responses import JSONResponse
 
 from api.bodies import read_json
 from api.context import context_of
+from api.numbers import WholeNumber
+from api.queries import refuse_repeats
 from chat.conversations import PAGE_SIZE, Conversations
 from chat.wire import to_wire
 from engine.errors import RequestError
@@ -17,7 +19,7 @@ def conversations_of(request: Request) -> Conversations:
 
 
 Store = Annotated[Conversations, Depends(conversations_of)]
-router = APIRouter(prefix="/api/conversations")
+router = APIRouter(prefix="/api/conversations", dependencies=[Depends(refuse_repeats)])
 
 
 @router.get("")
@@ -25,7 +27,7 @@ async def list_conversations(
     store: Store,
     query: str = "",
     after: Annotated[str | None, Query(max_length=200)] = None,
-    limit: int = PAGE_SIZE,
+    limit: WholeNumber = PAGE_SIZE,
 ) -> dict[str, Any]:
     """A page of the list; with a `query` of those that have its words, and where."""
     if query.strip():

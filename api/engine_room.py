@@ -11,6 +11,8 @@ from fastapi.responses import JSONResponse, Response
 from api.context import ApiContext, context_of
 from api.documents import Documents, history_rows
 from api.errors import ApiError
+from api.numbers import WholeNumber
+from api.queries import refuse_repeats
 from chat.history import Change, HistoryPoint
 from engine.errors import RequestError
 from storage.samples import DAY, MONTH
@@ -28,8 +30,8 @@ def _documents(request: Request) -> Documents:
 
 Context = Annotated[ApiContext, Depends(context_of)]
 Shown = Annotated[Documents, Depends(_documents)]
-Seconds = Annotated[int | None, Query(ge=0, lt=2**40)]
-router = APIRouter(prefix="/api")
+Seconds = Annotated[WholeNumber | None, Query(ge=0, lt=2**40)]
+router = APIRouter(prefix="/api", dependencies=[Depends(refuse_repeats)])
 
 
 @router.get("/stats")
@@ -44,7 +46,7 @@ async def blocks(documents: Shown) -> dict[str, Any]:
 
 
 @router.get("/blocks/{block_id}")
-async def block(documents: Shown, block_id: int) -> dict[str, Any]:
+async def block(documents: Shown, block_id: WholeNumber) -> dict[str, Any]:
     """One block, and who holds it as which of their blocks."""
     detail = await documents.engine.block(block_id)
     if detail is None:
@@ -62,7 +64,7 @@ async def requests(documents: Shown) -> dict[str, Any]:
 
 
 @router.get("/requests/{request_id}")
-async def request_timeline(documents: Shown, request_id: int) -> dict[str, Any]:
+async def request_timeline(documents: Shown, request_id: WholeNumber) -> dict[str, Any]:
     """One request with what happened to it."""
     detail = await documents.engine.request(request_id)
     if detail is None:
@@ -71,7 +73,7 @@ async def request_timeline(documents: Shown, request_id: int) -> dict[str, Any]:
 
 
 @router.post("/requests/{request_id}/stop", status_code=202)
-async def stop_request(documents: Shown, request_id: int) -> Response:
+async def stop_request(documents: Shown, request_id: WholeNumber) -> Response:
     """End a live request; one of a conversation as its own Stop does. Too late is not an error."""
     if await documents.engine.request(request_id) is None:
         raise _unknown_request(request_id)
@@ -86,7 +88,7 @@ async def stop_request(documents: Shown, request_id: int) -> Response:
 @router.get("/history")
 async def history(
     context: Context,
-    window: Literal["15m", "1d", "30d"] = "15m",
+    window: Literal["15m", "1d", "30d"] | None = None,
     start: Seconds = None,
     end: Seconds = None,
     since: Seconds = None,
@@ -96,11 +98,14 @@ async def history(
     if (start is None) is not (end is None) or (start is not None and start >= (end or 0)):
         message = f"start is {start}, end is {end}; give both, start before end, or none"
         raise RequestError(message, param="start")
-    if since is not None and start is not None:
+    if start is not None and window is not None:
+        message = f"window is {window}; give it, or start and end"
+        raise RequestError(message, param="window")
+    if start is not None and since is not None:
         raise RequestError(f"since is {since}; only a window has one", param="since")
     reader = context.chat.history
     if start is None or end is None:
-        shown = await reader.last(WINDOWS[window], since or 0)
+        shown = await reader.last(WINDOWS[window or "15m"], since or 0)
     else:
         shown = await reader.between(start, end)
     rows = history_rows(shown)

@@ -46,7 +46,7 @@ class BodyLimit:
         limit = IMPORT_LIMIT if scope["path"] == IMPORT_PATH else BODY_LIMIT
         refusal = HTTPException(413, f"the body is larger than {limit // MIB} MiB")
         declared = Headers(scope=scope).get("content-length", "0")
-        if declared.isdigit() and int(declared) > limit:
+        if declared.isascii() and declared.isdigit() and int(declared) > limit:
             await error_response(refusal)(scope, receive, send)
             return
         received = 0

@@ -2,13 +2,15 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 
 from api.context import context_of
 from api.engine_calls import unless_disconnected
+from api.numbers import WholeNumber
+from api.queries import refuse_repeats
 from chat.wire import to_wire
 
-router = APIRouter(prefix="/api/messages")
+router = APIRouter(prefix="/api/messages", dependencies=[Depends(refuse_repeats)])
 
 
 @router.get("/{message_id}/tokens")
@@ -43,7 +45,7 @@ async def show_partings(message_id: str, request: Request) -> dict[str, Any]:
 
 
 @router.get("/{message_id}/choices")
-async def show_choices(message_id: str, request: Request, at_token: int) -> dict[str, Any]:
+async def show_choices(message_id: str, request: Request, at_token: WholeNumber) -> dict[str, Any]:
     """The likeliest tokens at a place of an answer, and the one that stands there, with their probabilities.
 
     That is work for the engine, which ends when the client goes away.

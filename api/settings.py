@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from api.keys import ALLOWED, read_key_file, split_keys
+from api.numbers import WholeNumber, plain_number
 from engine.config import (
     AttentionBackend,
     CpuIsa,
@@ -39,8 +40,8 @@ _WHOLE = "a whole number"
 
 
 def _parse_bytes(value: object) -> object:
-    match = re.fullmatch(r"(\d+)\s*([kmgt]?)(?:i?b)?", str(value).strip().lower())
-    return int(match[1]) * _MULTIPLES[match[2]] if match else value
+    match = re.fullmatch(r"([0-9]+)\s*([kmgt]?)(?:i?b)?", str(value).strip().lower())
+    return int(match[1]) * _MULTIPLES[match[2]] if match else plain_number(value)
 
 
 def _default_data_dir() -> Path:
@@ -72,7 +73,7 @@ class Settings(BaseSettings):
         min_length=1,
     )
     host: str = _option("127.0.0.1", "address to listen on", "a host name or address", min_length=1)
-    port: int = _option(
+    port: WholeNumber = _option(
         7860, "port to listen on; 0 picks a free one", f"{_WHOLE} from 0 to 65535", ge=0, le=65535
     )
     data_dir: Path = Field(
@@ -83,12 +84,12 @@ class Settings(BaseSettings):
     database_url: str | None = _option(
         None, "SQLAlchemy async URL (default: pageturn.db in --data-dir)", "a SQLAlchemy async URL"
     )
-    block_size: int = _option(
+    block_size: WholeNumber = _option(
         16,
         "tokens per KV block; the fused CPU runner takes multiples of 16",
         allowed_range("block_size"),
     )
-    num_blocks: int | None = _option(
+    num_blocks: WholeNumber | None = _option(
         None,
         "KV blocks in the pool (default: from --kv-cache-memory, else from free memory)",
         allowed_range("num_blocks"),
@@ -101,7 +102,7 @@ class Settings(BaseSettings):
     gpu_memory_utilization: float = _option(
         0.9, "share of a GPU's memory that may be used", "a number above 0, 1 at most"
     )
-    max_model_len: int | None = _option(
+    max_model_len: WholeNumber | None = _option(
         None,
         "longest prompt with its answer, in tokens (default: the model's)",
         allowed_range("max_model_len"),
@@ -113,16 +114,18 @@ class Settings(BaseSettings):
             "a JSON object",
         )
     )
-    max_num_seqs: int = _option(64, "sequences that run at once", allowed_range("max_num_seqs"))
-    max_num_batched_tokens: int = _option(
+    max_num_seqs: WholeNumber = _option(
+        64, "sequences that run at once", allowed_range("max_num_seqs")
+    )
+    max_num_batched_tokens: WholeNumber = _option(
         512, "token budget of one engine step", allowed_range("max_num_batched_tokens")
     )
-    max_waiting: int = _option(
+    max_waiting: WholeNumber = _option(
         1024,
         "requests that may wait for their first step, more get 429; 0 is no limit",
         allowed_range("max_waiting"),
     )
-    num_speculative_tokens: int | None = _option(
+    num_speculative_tokens: WholeNumber | None = _option(
         None,
         "tokens guessed ahead by prompt lookup, 11 at most; 0 is none (default: as many as pay, on CPUs with the compiled step)",
         allowed_range("num_speculative_tokens"),
@@ -153,7 +156,7 @@ class Settings(BaseSettings):
     no_prefix_caching: bool = _option(
         False, "do not reuse the KV of equal prefixes", "true or false"
     )
-    seed: int | None = _option(
+    seed: WholeNumber | None = _option(
         None, "seed of draws that have none (default: fresh entropy)", allowed_range("seed")
     )
     api_key: SecretStr | None = _option(

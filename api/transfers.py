@@ -5,15 +5,16 @@ from datetime import UTC, datetime
 from typing import Annotated, Literal
 from urllib.parse import quote
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 
 from api.bodies import parse_json
 from api.conversations import Store
+from api.queries import refuse_repeats
 from chat.portable import file_name
 
 Format = Annotated[Literal["json", "markdown"], Query(alias="format")]
-router = APIRouter(prefix="/api/conversations")
+router = APIRouter(prefix="/api/conversations", dependencies=[Depends(refuse_repeats)])
 
 
 @router.post("/import")

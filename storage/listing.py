@@ -50,8 +50,11 @@ def record_of(row: Conversation) -> ConversationRecord:
 
 def _parse(place: str) -> Any:
     pinned, microseconds, identity = place.split(".")
+    number = int(microseconds)
+    if str(number) != microseconds:
+        raise ValueError(f"{microseconds} is not how a place has it")
     try:
-        updated_at = _EPOCH + timedelta(microseconds=int(microseconds))
+        updated_at = _EPOCH + timedelta(microseconds=number)
     except OverflowError as error:
         raise ValueError(str(error)) from error
     return tuple_(

@@ -3,6 +3,7 @@
 import csv
 import io
 import time
+from urllib.parse import quote
 
 import pytest
 
@@ -139,6 +140,16 @@ async def test_history_as_a_table_and_as_a_file(running: Running) -> None:
         "start=-1&end=4",
         "format=xml",
         "since=1&start=1&end=4",
+        "window=1d&start=1&end=4",
+        "since=1_0",
+        "since=%2B1",
+        "since=%201",
+        "since=1e3",
+        "since=1.0",
+        "since=%D9%A1",
+        "since=",
+        "since=1&since=2",
+        "format=csv&format=csv",
     ],
 )
 async def test_a_history_that_cannot_be_is_refused(running: Running, query: str) -> None:
@@ -146,3 +157,28 @@ async def test_a_history_that_cannot_be_is_refused(running: Running, query: str)
         response = await http.get(f"/api/history?{query}")
     assert response.status_code == 400
     assert response.json()["error"]["param"] in query
+
+
+@pytest.mark.parametrize("number", ["1_0", "+1", "1.0", "1e1", "٣"])
+@pytest.mark.parametrize(
+    ("method", "path", "param"),
+    [
+        ("GET", "/api/blocks/{}", "block_id"),
+        ("GET", "/api/requests/{}", "request_id"),
+        ("POST", "/api/requests/{}/stop", "request_id"),
+        ("GET", "/api/conversations?limit={}", "limit"),
+        ("GET", "/api/messages/x/choices?at_token={}", "at_token"),
+    ],
+)
+async def test_numbers_in_addresses_are_plain_digits(
+    running: Running, method: str, path: str, param: str, number: str
+) -> None:
+    async with running.http() as http:
+        response = await http.request(method, path.format(quote(number)))
+    assert response.status_code == 400
+    assert response.json()["error"] == {
+        "message": f"{param}: {number!r} is not allowed; a whole number is required",
+        "type": "invalid_request_error",
+        "param": param,
+        "code": "invalid_value",
+    }

@@ -130,6 +130,11 @@ def test_everything_reaches_the_engine() -> None:
         ("--block-size 0", "--block-size", "0", "1 to 1024"),
         ("--block-size 1025", "--block-size", "1025", "1 to 1024"),
         ("--block-size 1.5", "--block-size", "'1.5'", "whole number from 1 to 1024"),
+        ("--port 78_60", "--port", "'78_60'", "0 to 65535"),
+        ("--num-blocks +9", "--num-blocks", "'+9'", "1 to 2147483647"),
+        ("--seed 1.0", "--seed", "'1.0'", "0 to"),
+        ("--kv-cache-memory 1_0", "--kv-cache-memory", "'1_0'", "GiB"),
+        ("--kv-cache-memory ١MiB", "--kv-cache-memory", "'١MiB'", "GiB"),
         ("--num-blocks 0", "--num-blocks", "0", "1 to 2147483647"),
         ("--num-blocks many", "--num-blocks", "'many'", "1 to 2147483647"),
         (

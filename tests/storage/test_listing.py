@@ -69,7 +69,10 @@ async def test_deleted_ones_are_on_no_page(storage: Storage) -> None:
     assert await all_pages(storage, 1) == [["title 2"], ["title 0"]]
 
 
-@pytest.mark.parametrize("after", ["", "1", "1.2", "1.x.id", "1.2.3.4", f"0.{10**30}.id"])
+@pytest.mark.parametrize(
+    "after",
+    ["", "1", "1.2", "1.x.id", "1.2.3.4", f"0.{10**30}.id", "0.1_0.id", "0.+1.id", "0. 1.id"],
+)
 async def test_a_place_that_is_none_is_refused(storage: Storage, after: str) -> None:
     with pytest.raises(ValueError):
         await storage.conversations.page(after, 2)
