@@ -29,7 +29,8 @@ from chat.importing import read_conversations
 from chat.portable import export_document, export_list, export_markdown
 from chat.snippets import snippet
 from chat.tasks import Tasks
-from chat.turns import MAX_TITLE_LENGTH, check_text
+from chat.texts import check_pairs, one_line
+from chat.turns import MAX_TITLE_LENGTH
 from engine.errors import RequestError
 from storage.conversations import ConversationStore
 from storage.errors import MissingRowError
@@ -76,7 +77,7 @@ class Conversations:
         if len(query) > MAX_QUERY_LENGTH:
             message = f"query has {len(query)} characters; at most {MAX_QUERY_LENGTH} are allowed"
             raise RequestError(message, param="query")
-        check_text(query, "query")
+        check_pairs(query, "query")
         words = words_of(query)
         with _places(limit):
             page = await self._store.find(words, after, limit)
@@ -265,7 +266,7 @@ class Conversations:
 
 
 def _outline_node(row: OutlineRow) -> OutlineNode:
-    return OutlineNode(row.id, row.parent_id, row.role, row.status, " ".join(row.beginning.split()))
+    return OutlineNode(row.id, row.parent_id, row.role, row.status, one_line(row.beginning))
 
 
 @contextmanager

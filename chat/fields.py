@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from chat.turns import check_text
+from chat.texts import check_pairs, without_nul
 from engine.errors import RequestError
 
 _LAST_SECOND = 253_402_300_799  # of the year 9999
@@ -68,8 +68,8 @@ class Fields:
         value = self.get(name)
         if not isinstance(value, str):
             raise self.error(name, "must be a text")
-        check_text(value, self.path_of(name))
-        return value
+        check_pairs(value, self.path_of(name))
+        return without_nul(value)
 
     def optional_text(self, name: str) -> str | None:
         return None if self.get(name) is None else self.text(name)

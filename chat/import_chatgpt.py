@@ -6,7 +6,7 @@ metadata}. `current_node` is the leaf on show. Words to and from tools are left 
 
 from chat.fields import Fields
 from chat.import_tree import Links, Said, head_of, imported_title, read_tree
-from chat.turns import check_text
+from chat.texts import check_pairs, without_nul
 from storage.records import ImportedConversation
 
 _LINKS = Links("parent", "children")
@@ -52,5 +52,5 @@ def _text(content: Fields) -> str:
 def _part(part: object, path: str) -> str:
     if not isinstance(part, str):
         return "[attachment]"
-    check_text(part, path)
-    return part
+    check_pairs(part, path)
+    return without_nul(part)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from chat.fields import Fields
+from chat.texts import one_line
 from chat.turns import MAX_TITLE_LENGTH, check_system_prompt, title_of
 from storage.records import ImportedMessage
 
@@ -80,9 +81,8 @@ def head_of(tree: ImportedTree, conversation: Fields, name: str) -> int | None:
 
 def imported_title(conversation: Fields, tree: ImportedTree) -> str:
     """The title in one line, cut where it is too long; without one, the first words."""
-    title = " ".join((conversation.optional_text("title") or "").split())[:MAX_TITLE_LENGTH].strip()
-    first = tree.messages[0].content if tree.messages else ""
-    return title or title_of(first) or UNTITLED
+    title = one_line(conversation.optional_text("title") or "")[:MAX_TITLE_LENGTH].strip()
+    return title or (title_of(tree.messages[0].content) if tree.messages else UNTITLED)
 
 
 def _message(said: Said, parent: int | None) -> ImportedMessage:

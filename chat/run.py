@@ -10,6 +10,7 @@ from chat.checkpoint import Checkpointer
 from chat.events import Candidate
 from chat.generation import Generation
 from chat.ports import Stream
+from chat.texts import without_nul
 from chat.wire import kv_json, timings_json, usage_json
 from engine.outputs import (
     CandidateFinished,
@@ -98,7 +99,7 @@ class GenerationRun:
         generation, index = self._generation, delta.index
         generation.add_tokens(index, delta.token_ids)
         if delta.text:
-            generation.publish_delta(index, delta.text)
+            generation.publish_delta(index, without_nul(delta.text))
             self._checkpointer.mark(generation.message_ids[index], lambda: generation.answer(index))
 
     async def _end(

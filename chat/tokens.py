@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from chat.ports import Engine
+from chat.texts import without_nul
 from engine.detokenizer import TokenText
 from engine.errors import RequestError
 from storage.records import AnswerText
@@ -49,15 +50,22 @@ class AnswerTokens:
 
 async def find_tokens(engine: Engine, content: str, drawn: Sequence[int] | None) -> AnswerTokens:
     """The tokens of an answer that has ended; `drawn` are the stored ids. Raises EngineNotReadyError, EngineDeadError."""
+    content = without_nul(content)
     if drawn is not None:
-        texts = await engine.token_texts(drawn)
+        texts = await _texts(engine, drawn)
         if _spell(content, texts):
             return _match(content, drawn, texts)
     ids = await engine.encode_answer(content)
-    texts = await engine.token_texts(ids)
+    texts = await _texts(engine, ids)
     if texts and not content.startswith(" "):
         texts[0] = replace(texts[0], text=texts[0].text.removeprefix(" "))
     return _match(content, ids, texts)
+
+
+async def _texts(engine: Engine, token_ids: Sequence[int]) -> list[TokenText]:
+    """As answers show them."""
+    texts = await engine.token_texts(token_ids)
+    return [replace(each, text=without_nul(each.text)) for each in texts]
 
 
 def _spell(content: str, texts: Sequence[TokenText]) -> bool:

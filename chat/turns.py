@@ -8,6 +8,7 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from chat.texts import check_pairs, check_text, one_line
 from engine.errors import RequestError
 from engine.grammar_spec import GRAMMAR_FIELDS
 from engine.sampling_params import SamplingParams
@@ -15,6 +16,7 @@ from storage.records import NOTHING, AnswerText, ConversationRecord, MessageReco
 
 DEFAULT_SAMPLING: Mapping[str, Any] = {"temperature": 0.8}
 TITLE_LENGTH = 48
+UNTITLED = "…"
 MAX_TITLE_LENGTH = 200
 MAX_SYSTEM_PROMPT_LENGTH = 100_000
 _MARKDOWN = MarkdownIt("commonmark", {"html": False})
@@ -43,12 +45,6 @@ class Turn:
         return self.conversation.system_prompt if self.conversation else self.system_prompt
 
 
-def check_text(text: str, param: str) -> None:
-    """Raise RequestError for text that no database and no tokenizer takes."""
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        raise RequestError(f"{param} holds half of a surrogate pair", param=param)
-
-
 def check_content(content: str) -> None:
     """Raise RequestError when this cannot be a user's message."""
     if not content.strip():
@@ -58,11 +54,11 @@ def check_content(content: str) -> None:
 
 def check_title(value: object, param: str) -> str:
     """A title in one line. Raises RequestError."""
-    title = " ".join(value.split()) if isinstance(value, str) else ""
+    title = one_line(value) if isinstance(value, str) else ""
     if not 1 <= len(title) <= MAX_TITLE_LENGTH:
         message = f"{param} must be a text of 1 to {MAX_TITLE_LENGTH} characters"
         raise RequestError(message, param=param)
-    check_text(title, param)
+    check_pairs(title, param)
     return title
 
 
@@ -80,7 +76,7 @@ def check_system_prompt(value: object, param: str) -> str | None:
 def title_of(content: str) -> str:
     """The first words of a first message without their Markdown, at most TITLE_LENGTH characters."""
     beginning = content[: 20 * TITLE_LENGTH]
-    words = _plain_words(beginning) or " ".join(beginning.split())
+    words = _plain_words(beginning) or one_line(beginning) or UNTITLED
     if len(words) <= TITLE_LENGTH:
         return words
     cut = words[:TITLE_LENGTH]
@@ -92,7 +88,7 @@ def _plain_words(markdown: str) -> str:
     blocks = (
         "".join(map(_shown, block.children or [block])) for block in _MARKDOWN.parse(markdown)
     )
-    return " ".join(" ".join(blocks).split())
+    return one_line(" ".join(blocks))
 
 
 def _shown(token: Token) -> str:

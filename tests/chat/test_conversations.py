@@ -62,6 +62,8 @@ async def test_update_is_checked_and_shown(chat: ChatService, conversation_id: s
         ({"sampling": {"logprobs": True}}, "sampling.logprobs"),
         ({"sampling": {"n": 2, "temperatures": [0.1, 1]}}, "sampling.temperatures"),
         ({"sampling": None}, "sampling"),
+        ({"title": "\0\x07\x1b"}, "title"),
+        ({"system_prompt": "Be\0brief."}, "system_prompt"),
         ({"head_id": "x"}, "head_id"),
         ({"title": "fine", "messages": []}, "messages"),
     ],

@@ -67,6 +67,7 @@ def test_titles_are_made_to_fit() -> None:
         None: "How is bread made?",
         " ": "How is bread made?",
         "a\nb": "a b",
+        "a\x07\x1b[1mb\x9d": "a [1mb",
         "x" * 300: "x" * 200,
     }.items():
         (read,) = read_conversations(chatgpt() | {"title": title})

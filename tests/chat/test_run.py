@@ -40,6 +40,16 @@ async def test_the_first_reason_for_an_abort_counts(storage: Storage) -> None:
     assert (stored.status, stored.finish_reason) == ("stopped", "abort")
 
 
+async def test_a_drawn_nul_is_shown_and_stored_as_a_replacement(storage: Storage) -> None:
+    stream = ManualStream(1)
+    stream.text("a\0b")
+    stream.end(0)
+    generation, run = await make_run(storage, stream, 1)
+    await run.run()
+    stored = await storage.conversations.message(generation.message_ids[0])
+    assert (stored.content, generation.text(0)) == ("a\ufffdb", "a\ufffdb")
+
+
 async def test_a_stream_that_forgets_a_candidate_ends_it_with_an_error(storage: Storage) -> None:
     stream = ManualStream(2)
     stream.end(0)

@@ -93,6 +93,15 @@ async def test_a_character_that_was_never_completed_is_left_out() -> None:
     assert engine.num_encoded == 0
 
 
+@pytest.mark.parametrize("content", ["a\ufffdb", "a\0b"])
+async def test_a_drawn_nul_stands_in_the_text_as_a_replacement(content: str) -> None:
+    """As it does in what older versions stored."""
+    engine = Words("a", "\0", "b")
+    tokens = await find_tokens(engine, content, (0, 1, 2))
+    assert (tokens.ids, tokens.ends, engine.num_encoded) == ((0, 1, 2), (1, 2, 3), 0)
+    assert tokens.first(2).content == "a\ufffd"
+
+
 async def test_a_hidden_token_in_the_middle_is_kept() -> None:
     tokens = await find_tokens(Words("a", "", "b"), "ab", (0, 1, 2))
     assert (tokens.ids, tokens.ends) == ((0, 1, 2), (1, 1, 2))

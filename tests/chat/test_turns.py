@@ -6,6 +6,9 @@ from chat.turns import (
     TITLE_LENGTH,
     as_frame_error,
     candidate_seeds,
+    check_content,
+    check_system_prompt,
+    check_title,
     merge_sampling,
     title_of,
 )
@@ -77,6 +80,30 @@ def test_complaints_are_about_the_frame(param: str | None, expected: str | None)
 )
 def test_a_title_shows_what_markdown_shows(content: str, title: str) -> None:
     assert title_of(content) == title
+
+
+def test_a_title_is_one_visible_line() -> None:
+    assert check_title(" a\0b\x1b\tc\u200d ", "title") == "a b c\u200d"
+    assert title_of("bell\x07 and \x1bescape") == "bell and escape"
+    assert title_of("\x01\x02") == "…"
+    with pytest.raises(RequestError, match="title must be a text of 1 to 200 characters"):
+        check_title("\0\x7f", "title")
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"), [("a\0b", "a NUL character"), ("a\udc00b", "half of a surrogate pair")]
+)
+def test_what_is_no_text_is_refused(text: str, fault: str) -> None:
+    for check in (check_content, lambda text: check_system_prompt(text, "content")):
+        with pytest.raises(RequestError, match=f"content holds {fault}") as refused:
+            check(text)
+        assert refused.value.param == "content"
+
+
+def test_other_control_characters_are_kept() -> None:
+    text = "\x01\x1b[31mred\x7f\x85"
+    check_content(text)
+    assert check_system_prompt(text, "system_prompt") == text
 
 
 @one_each(TEXTS)
