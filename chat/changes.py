@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from chat.turns import check_kept_sampling, check_system_prompt, check_title
-from engine.errors import RequestError
+from chat.ports import Engine
+from chat.turns import as_sampling_error, check_kept_sampling, check_system_prompt, check_title
+from engine.errors import EngineDeadError, EngineNotReadyError, RequestError
 from storage.records import WHEN_FULL
 
 
@@ -16,6 +17,17 @@ def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
             message = f"{name} cannot be changed; {allowed} can"
             raise RequestError(message, param=name, code="unknown_field")
     return {name: _CHECKS[name](value) for name, value in changes.items()}
+
+
+async def check_runnable(engine: Engine, sampling: Mapping[str, Any]) -> None:
+    """Raise RequestError for what the model can never be sampled with; where there is none yet, a turn will be refused."""
+    params = check_kept_sampling(sampling, "sampling")
+    try:
+        await engine.prepare(params)
+    except (EngineNotReadyError, EngineDeadError):
+        return
+    except RequestError as error:
+        raise as_sampling_error(error) from error
 
 
 def _title(value: object) -> str:

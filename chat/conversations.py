@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from chat.archive import export_archive
 from chat.bulletin import Bulletin
-from chat.changes import checked_changes
+from chat.changes import check_runnable, checked_changes
 from chat.errors import NotFoundError
 from chat.events import (
     BranchChange,
@@ -27,6 +27,7 @@ from chat.events import (
 from chat.hub import GenerationHub
 from chat.importing import read_conversations
 from chat.portable import export_document, export_list, export_markdown
+from chat.ports import Engine
 from chat.snippets import snippet
 from chat.tasks import Tasks
 from chat.texts import check_pairs, one_line
@@ -59,8 +60,14 @@ class Conversations:
     """`ChatService.conversations`. Every change is told to all windows that watch."""
 
     def __init__(
-        self, store: ConversationStore, hub: GenerationHub, bulletin: Bulletin, tasks: Tasks
+        self,
+        engine: Engine,
+        store: ConversationStore,
+        hub: GenerationHub,
+        bulletin: Bulletin,
+        tasks: Tasks,
     ) -> None:
+        self._engine = engine
         self._store = store
         self._hub = hub
         self._bulletin = bulletin
@@ -117,7 +124,9 @@ class Conversations:
 
     async def update(self, conversation_id: str, changes: Mapping[str, Any]) -> ConversationItem:
         """Change any of title, pinned, system_prompt (None: the model's own), when_full, sampling. Raises RequestError."""
-        await self._tasks.finish(self._update(conversation_id, checked_changes(changes)))
+        checked = checked_changes(changes)
+        await check_runnable(self._engine, checked.get("sampling", {}))
+        await self._tasks.finish(self._update(conversation_id, checked))
         return await self.item(conversation_id)
 
     async def hide(self, conversation_id: str) -> None:

@@ -37,6 +37,7 @@ from chat.template_default import default_system_prompt
 from chat.turns import (
     DEFAULT_SAMPLING,
     Turn,
+    as_stored_error,
     check_beginning,
     check_content,
     check_system_prompt,
@@ -86,7 +87,9 @@ class ChatService:
         self._sampler = EngineSampler(engine, storage, clock)
         self._sampling_task: asyncio.Task[None] | None = None
         self.history = HistoryReader(storage.samples, clock)
-        self.conversations = Conversations(self._store, self._hub, self._bulletin, self._tasks)
+        self.conversations = Conversations(
+            engine, self._store, self._hub, self._bulletin, self._tasks
+        )
 
     async def start(self) -> None:
         """Mark what a crash left streaming as interrupted, and begin to sample the engine."""
@@ -271,9 +274,12 @@ class ChatService:
         """Check, store, start, in this order."""
         stored_sampling = turn.conversation.sampling if turn.conversation else None
         sampling = merge_sampling(DEFAULT_SAMPLING, stored_sampling, turn.sampling)
-        params = with_seed(read_sampling(sampling, turn.n))
-        check_beginning(turn.beginning, params)
-        prompt = await self._prompts.checked(turn, params)
+        try:
+            params = with_seed(read_sampling(sampling, turn.n))
+            check_beginning(turn.beginning, params)
+            prompt = await self._prompts.checked(turn, params)
+        except RequestError as error:
+            raise as_stored_error(error, turn) from error
         new = NewTurn(
             conversation_id=turn.conversation.id if turn.conversation else None,
             title=title_of(turn.content or ""),

@@ -122,13 +122,13 @@ def check_sampling(sampling: Mapping[str, Any], path: str) -> SamplingParams:
     return params
 
 
-def check_kept_sampling(sampling: Mapping[str, Any], path: str) -> None:
-    """Raise RequestError for what a conversation cannot keep for all its turns."""
+def check_kept_sampling(sampling: Mapping[str, Any], path: str) -> SamplingParams:
+    """Parameters that a conversation can keep for all its turns. Raises RequestError."""
     if sampling.get("temperatures"):
         param = f"{path}.temperatures"
         message = f"{param}: only for one turn, as it has an entry for each answer; a conversation keeps a temperature"
         raise RequestError(message, param=param)
-    check_sampling(sampling, path)
+    return check_sampling(sampling, path)
 
 
 def read_sampling(sampling: Mapping[str, Any], n: int | None) -> SamplingParams:
@@ -194,7 +194,28 @@ def as_frame_error(error: RequestError, content_param: str) -> RequestError:
     param = error.param
     if param is None or param == "n":
         return error
-    if param.split(".")[0].split("[")[0] in ("prompt", "messages"):
+    if _name_of(param) in ("prompt", "messages"):
         return RequestError(error.message, param=content_param, code=error.code)
-    prefixed = param if param.startswith("sampling.") else f"sampling.{param}"
+    return as_sampling_error(error)
+
+
+def as_sampling_error(error: RequestError) -> RequestError:
+    """The engine's complaint about parameters that lie in `sampling`."""
+    prefixed = f"sampling.{(error.param or '').removeprefix('sampling.')}"
     return RequestError(error.message, param=prefixed, code=error.code)
+
+
+def as_stored_error(error: RequestError, turn: Turn) -> RequestError:
+    """A complaint about a turn's sampling, with the hint that it is the conversation's own where the turn says nothing of it."""
+    stored = turn.conversation.sampling if turn.conversation else {}
+    said = {"n": turn.n, **(turn.sampling or {})}
+    name = _name_of((error.param or "").removeprefix("sampling."))
+    if stored.get(name) is None or said.get(name) is not None:
+        return error
+    message = f"{error.message}; the conversation's stored sampling says so, change it there"
+    return RequestError(message, param=error.param, code=error.code)
+
+
+def _name_of(param: str) -> str:
+    """The field that a path begins with."""
+    return param.split(".")[0].split("[")[0]

@@ -1,6 +1,6 @@
-"""What may enter: the check every request passes first, and the sharing of a step's token budget. Pure functions.
+"""What may enter: the checks every request passes first, and the sharing of a step's token budget. Pure functions.
 
-`check_request` reads nothing but its arguments, so any thread may call it.
+The checks read nothing but their arguments, so any thread may call them.
 """
 
 from collections.abc import Sequence
@@ -10,6 +10,20 @@ from engine.errors import RequestError
 from engine.sampling_params import DEFAULT_MAX_TOKENS, SamplingParams
 
 
+def check_params(config: SchedulerConfig, params: SamplingParams) -> None:
+    """Raise RequestError for parameters that no prompt can run with."""
+    if not 1 <= params.n <= config.max_num_seqs:
+        raise RequestError(
+            f"n is {params.n}; 1 to {config.max_num_seqs} candidates are allowed", param="n"
+        )
+    if params.priority and config.scheduling_policy != "priority":
+        raise RequestError(
+            f"priority is {params.priority}; only 0 is allowed under --scheduling-policy "
+            f"{config.scheduling_policy}",
+            param="priority",
+        )
+
+
 def check_request(
     config: SchedulerConfig, prompt_token_ids: Sequence[int], params: SamplingParams
 ) -> None:
@@ -17,18 +31,9 @@ def check_request(
 
     A prompt needs room for one token more, unless none is to be drawn.
     """
-    if not 1 <= params.n <= config.max_num_seqs:
-        raise RequestError(
-            f"n is {params.n}; 1 to {config.max_num_seqs} candidates are allowed", param="n"
-        )
+    check_params(config, params)
     if not prompt_token_ids:
         raise RequestError("the prompt is empty; at least one token is needed", param="prompt")
-    if params.priority and config.scheduling_policy != "priority":
-        raise RequestError(
-            f"priority is {params.priority}; only 0 is allowed under --scheduling-policy "
-            f"{config.scheduling_policy}",
-            param="priority",
-        )
     num_tokens = len(prompt_token_ids)
     num_needed = num_tokens + (params.max_tokens != 0)
     num_slots = config.num_blocks * config.block_size

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar, assert_never
 
-from engine.admission import check_request
+from engine.admission import check_params, check_request
 from engine.chat_template import DEFAULT_OPTIONS, TemplateOptions
 from engine.config import EngineConfig
 from engine.detokenizer import TokenText, token_texts
@@ -218,11 +218,13 @@ class AsyncEngine:
     # --- requests --------------------------------------------------------------------------------
 
     async def prepare(self, params: SamplingParams) -> None:
-        """Compile the grammar of `params` off the event loop, so that `check_request` and `submit` need not.
+        """Check what no prompt can run with, and compile the grammar off the event loop, so that `submit` need not.
 
-        Raises RequestError that names the field, and the place in it.
+        Raises RequestError that names the field, and the place in a grammar.
         """
-        grammars = self._compiler()
+        grammars, runner = self._compiler(), self._alive().runner
+        validate_for_model(params, runner.info.vocab_size, runner.info.max_num_seqs)
+        check_params(runner.scheduler_config, params)
         if params.grammar is not None:
             await asyncio.wrap_future(grammars.compile_soon(params.grammar))
 

@@ -230,11 +230,12 @@ class FakeEngine:
         return bytes(i % 256 for i in token_ids).decode(errors="replace")
 
     async def prepare(self, params: SamplingParams) -> None:
-        """Compile the grammar of `params` off the event loop, so that `check_request` and `submit` need not.
+        """Check what no prompt can run with, and compile the grammar off the event loop, so that `submit` need not.
 
-        Raises RequestError that names the field, and the place in it. Here "(" is the grammar that is wrong.
+        Raises RequestError that names the field, and the place in a grammar. Here "(" is the grammar that is wrong.
         """
         self._check_ready()
+        validate_for_model(params, self.info.vocab_size, self.info.max_num_seqs)
         if params.grammar is not None and params.grammar.text == "(":
             param = params.grammar.param
             raise RequestError(f"{param}: cannot be compiled", param=param)

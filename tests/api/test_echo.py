@@ -124,11 +124,11 @@ async def test_a_search_scores_its_prompt_once(letters: Running) -> None:
 
 
 async def test_more_than_can_be_sent_is_refused_with_the_number(letters: Running) -> None:
-    body = {"prompt": [PROMPT] * 256, "echo": True, "logprobs": 20, "n": 10, "max_tokens": 0}
+    body = {"prompt": [PROMPT * 2] * 256, "echo": True, "logprobs": 20, "n": 8, "max_tokens": 0}
     async with letters.http() as http:
         error = (await http.post(COMPLETIONS, json=body)).json()["error"]
     assert error["param"] == "logprobs"
     assert error["message"] == (
-        "logprobs: 1280 tokens of prompts, 10 choices each and 20 + 1 values a token are 268800 values; with echo, "
+        "logprobs: 2560 tokens of prompts, 8 choices each and 20 + 1 values a token are 430080 values; with echo, "
         "262144 are the most. Send fewer prompts at once"
     )

@@ -9,6 +9,7 @@ from chat.errors import ConversationBusyError, NotFoundError
 from chat.service import ChatService
 from chat.wire import to_wire
 from engine.errors import RequestError
+from engine.stats import EngineStatus
 from storage.storage import Storage
 from tests.chat.fakes import ManualEngine
 from tests.chat.reading import read_to_end
@@ -66,6 +67,11 @@ async def test_update_is_checked_and_shown(chat: ChatService, conversation_id: s
         ({"system_prompt": "Be\0brief."}, "system_prompt"),
         ({"head_id": "x"}, "head_id"),
         ({"title": "fine", "messages": []}, "messages"),
+        ({"title": "fine", "sampling": {"stop_token_ids": [1, 256]}}, "sampling.stop_token_ids[1]"),
+        ({"sampling": {"logit_bias": {"256": 1}}}, "sampling.logit_bias.256"),
+        ({"sampling": {"guided_regex": "("}}, "sampling.guided_regex"),
+        ({"sampling": {"guided_regex": "a", "ignore_eos": True}}, "sampling.ignore_eos"),
+        ({"sampling": {"n": 65}}, "sampling.n"),
     ],
 )
 async def test_a_bad_change_changes_nothing(
@@ -76,6 +82,26 @@ async def test_a_bad_change_changes_nothing(
         await chat.conversations.update(conversation_id, changes)
     assert refused.value.param == param
     assert await chat.conversations.tree(conversation_id) == before
+
+
+async def test_what_only_a_model_can_tell_waits_for_it(
+    chat: ChatService, engine: ManualEngine, conversation_id: str
+) -> None:
+    sampling = {"stop_token_ids": [256], "top_k": 3}
+    engine.status = EngineStatus("loading", "reading", 0.5)
+    await chat.conversations.update(conversation_id, {"sampling": sampling})
+    engine.status = EngineStatus("ready", "ready", 1.0)
+    assert (await chat.conversations.tree(conversation_id)).conversation.sampling == sampling
+    before = await chat.conversations.tree(conversation_id)
+    with pytest.raises(RequestError, match="the conversation's stored sampling says so") as refused:
+        await chat.send("hm", conversation_id=conversation_id)
+    assert refused.value.param == "sampling.stop_token_ids[0]"
+    own = {"stop_token_ids": [300]}
+    with pytest.raises(RequestError, match=r"0 to 255$"):
+        await chat.send("hm", conversation_id=conversation_id, sampling=own)
+    assert await chat.conversations.tree(conversation_id) == before
+    await chat.conversations.update(conversation_id, {"sampling": {}})
+    await chat.send("hm", conversation_id=conversation_id)
 
 
 async def test_hidden_conversations_come_back_whole(

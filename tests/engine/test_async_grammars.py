@@ -62,3 +62,27 @@ async def test_a_grammar_that_cannot_be_compiled_is_refused_before_anything_is_h
             rig.submit([5], grammar("a("))
         assert await rig.settled_blocks() == 0
         assert await rig.engine.requests() == ()
+
+
+@pytest.mark.parametrize(
+    ("params", "param"),
+    [
+        (SamplingParams(stop_token_ids=(5, VOCAB_SIZE)), "stop_token_ids[1]"),
+        (SamplingParams(logit_bias={VOCAB_SIZE: 1.0}), f"logit_bias.{VOCAB_SIZE}"),
+        (SamplingParams(n=9), "n"),
+        (replace(grammar("a"), ignore_eos=True), "ignore_eos"),
+    ],
+)
+async def test_what_no_prompt_can_run_with_is_told_without_one(
+    params: SamplingParams, param: str
+) -> None:
+    async with running() as rig:
+        with pytest.raises(RequestError) as caught:
+            await rig.engine.prepare(params)
+    assert caught.value.param == param
+
+
+async def test_a_priority_needs_its_policy_with_or_without_a_prompt() -> None:
+    async with running(scheduling_policy="fcfs") as rig:
+        with pytest.raises(RequestError, match="only 0 is allowed under --scheduling-policy fcfs"):
+            await rig.engine.prepare(SamplingParams(priority=1))
