@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -159,6 +160,8 @@ async def _serve(settings: Settings, engine: Engine, listener: socket.socket) ->
         except EngineError:
             server.should_exit = True
             raise
+        # What has been loaded stays: no collection looks at it again, which would hold everybody up for longer than a step.
+        gc.freeze()
 
     async with app.router.lifespan_context(app):
         loading = asyncio.create_task(load())
@@ -192,8 +195,9 @@ def _set_up_logging(level: str) -> None:
 
 
 if __name__ == "__main__":
-    # Until the server takes signals there is nothing open that must be closed in order.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
+    # Until the server takes signals there is nothing open that must be closed in order, and an exception would end up in whatever
+    # is being imported.
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
     exit_code = main(sys.argv[1:])
     logging.shutdown()
     sys.stdout.flush()

@@ -16,10 +16,11 @@ from pathlib import Path
 import platformdirs
 
 from benchmarks.machine import describe
-from engine.async_engine import AsyncEngine, load_model
+from engine.async_engine import AsyncEngine
 from engine.config import EngineConfig
 from engine.cpu_runner import Progress
 from engine.loader.fetch import SMOLLM2_135M, resolve_model
+from engine.loading import load_model
 from engine.model_runner import ModelRunner
 from engine.outputs import CandidateFinished
 from engine.sampling_params import SamplingParams

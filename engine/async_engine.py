@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, assert_never
 
@@ -21,6 +22,7 @@ from engine.detokenizer import TokenText, token_texts
 from engine.engine_core import EngineCore
 from engine.errors import EngineDeadError, EngineError, EngineNotReadyError, RequestError
 from engine.grammar import GrammarCompiler
+from engine.loading import load_model
 from engine.output_processor import ProcessedOutputs
 from engine.outputs import RequestFinished
 from engine.pooling import StateSum
@@ -55,23 +57,12 @@ from engine.worker import (
 )
 
 NUM_TOKENIZER_THREADS = 2
+LOADING_TIMEOUT_S = 0.5
 DRAW_NOTHING = SamplingParams(max_tokens=0)
 
 Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)
-
-
-def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
-    """The real model. Its libraries are imported here, in the worker thread: that takes seconds."""
-    progress("loading libraries", 0.0)
-    from engine.loader.tokenizer import load_tokenizer
-    from engine.runners import load_runner
-    from engine.tokenizer import Tokenizer
-
-    progress("reading the tokenizer", 0.0)
-    tokenizer = Tokenizer(load_tokenizer(config.model_path))
-    return LoadedModel(load_runner(config, progress), tokenizer)
 
 
 class AsyncEngine:
@@ -114,13 +105,19 @@ class AsyncEngine:
             raise self._error
 
     async def shutdown(self) -> None:
-        """Abort everything, end the worker thread. Streams end with their terminal event. Idempotent."""
+        """Abort everything, end the worker thread. Streams end with their terminal event. Idempotent.
+
+        A thread that is in the midst of loading and does not break off soon, as it compiles, is left to end with the process.
+        """
         if self._loop is None:
             self._end(EngineDeadError(SHUT_DOWN))
         elif not self._ended.is_set():
             self._worker.stop()
-            await self._ended.wait()
-            self._worker.join()
+            if self._model is None and not await self._ends_within(LOADING_TIMEOUT_S):
+                self._end(EngineDeadError(SHUT_DOWN))
+            else:
+                await self._ended.wait()
+                self._worker.join()
         self._pool.shutdown(wait=False)
         if self._grammars is not None:
             self._grammars.close()
@@ -283,6 +280,11 @@ class AsyncEngine:
         self._worker.submit(request)
         return stream
 
+    async def _ends_within(self, seconds: float) -> bool:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), seconds)
+        return self._ended.is_set()
+
     def _loaded(self) -> LoadedModel:
         if self._model is None:
             raise self._error or EngineNotReadyError(f"the model is loading: {self.status.stage}")
@@ -330,6 +332,8 @@ class AsyncEngine:
                 future = self._answers.get(key)
                 if future is not None and not future.done():
                     future.set_result(value)
+            case Ready() if self._error is not None:
+                return
             case Ready(model):
                 self._model = model
                 self._grammars = _grammar_compiler(model)

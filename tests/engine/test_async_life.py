@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from engine import async_engine
 from engine.async_engine import AsyncEngine, LoadedModel
 from engine.config import EngineConfig
 from engine.errors import (
@@ -170,6 +171,23 @@ async def test_shutdown_while_loading_breaks_it_off() -> None:
     await closing
     assert not load.is_complete
     with pytest.raises(EngineDeadError):
+        await engine.wait_ready()
+
+
+async def test_shutdown_does_not_wait_for_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(async_engine, "LOADING_TIMEOUT_S", 0.01)
+    load = SlowLoad()
+    engine = AsyncEngine(CONFIG, load=load)
+    engine.start()
+    await asyncio.to_thread(load.reported.wait, 20)
+    (thread,) = (t for t in threading.enumerate() if t.name == "engine")
+    await engine.shutdown()
+    assert thread.is_alive()
+    assert (engine.status.state, engine.status.error) == ("dead", "the engine was shut down")
+    load.go_on.set()
+    await asyncio.to_thread(thread.join, 20)
+    assert not load.is_complete
+    with pytest.raises(EngineDeadError, match="shut down"):
         await engine.wait_ready()
 
 

@@ -1,0 +1,45 @@
+"""The least memory an engine is of use with: what the shortest chat takes, and a token of its answer.
+
+A pool or a context below it would start, and refuse everything. How much that is only the model's own template and vocabulary
+can tell.
+"""
+
+from engine.config import EngineConfig, SchedulerConfig
+from engine.errors import ConfigError, ModelLoadError, RequestError
+from engine.worker import Codec
+
+SHORTEST_CHAT = ({"role": "user", "content": "a"},)
+
+
+def least_tokens(tokenizer: Codec) -> int:
+    """Tokens that the shortest chat takes with a token of its answer; 2 where the template refuses such a chat."""
+    try:
+        return len(tokenizer.render_chat(SHORTEST_CHAT)) + 1
+    except RequestError:
+        return 2
+
+
+def check_options(config: EngineConfig, least: int) -> None:
+    """Raise ConfigError for an option that leaves less room than `least` tokens, before anything is loaded."""
+    why = f"the shortest chat with this model takes {least} tokens"
+    if config.max_model_len is not None and config.max_model_len < least:
+        raise ConfigError("--max-model-len", config.max_model_len, f"at least {least}: {why}")
+    num_blocks = _least_blocks(least, config.block_size)
+    if config.num_blocks is not None and config.num_blocks < num_blocks:
+        allowed = f"at least {num_blocks} of --block-size {config.block_size}: {why}"
+        raise ConfigError("--num-blocks", config.num_blocks, allowed)
+
+
+def check_pool(config: SchedulerConfig, least: int, reason: str) -> None:
+    """Raise ModelLoadError for a pool whose memory holds less than `least` tokens; `reason` says how its size came about."""
+    num_blocks = _least_blocks(least, config.block_size)
+    if config.num_blocks < num_blocks:
+        num_bytes = num_blocks * config.block_size * config.bytes_per_token
+        raise ModelLoadError(
+            f"the KV pool has {config.num_blocks} blocks ({reason}); the shortest chat with this model takes {least} tokens, "
+            f"so at least {num_blocks} are needed: --kv-cache-memory {num_bytes}, or --num-blocks {num_blocks}"
+        )
+
+
+def _least_blocks(num_tokens: int, block_size: int) -> int:
+    return -(-num_tokens // block_size)
