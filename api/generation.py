@@ -5,6 +5,7 @@ response runs, so nothing can be left behind. Headers go out with the first even
 is an ordinary error response. An event whose follower comes in the same step goes out with it.
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,15 +13,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from api.access import access_of
 from api.context import ApiContext
 from api.engine_calls import failure_of, running_together, unless_disconnected
 from api.errors import as_api_error, error_object
-from api.openai_documents import Choice, Head, Shape, total_usage, usage_so_far
-from api.sse import DONE, as_event, end_stream, send_events, start_stream
+from api.json_answer import JsonAnswer
+from api.openai_documents import Choice, Head, JudgedPrompt, Shape, total_usage, usage_so_far
+from api.sse import DONE, as_event, as_large_event, end_stream, send_events, start_stream
 from chat.ports import Stream
 from engine.errors import RequestError
 from engine.outputs import (
@@ -84,13 +86,15 @@ class GenerationResponse(Response):
         async with self._events() as events:
             async for choice, event in events:
                 _take_in(choice, event)
+                if isinstance(event, TextDelta) and self._job.with_logprobs:
+                    self._job.shape.keep(choice, event)
         job = self._job
         choices = [
             {"index": c.index, **c.ending(), **job.shape.whole(c, job.with_logprobs)}
             for c in self._choices
         ]
         document = job.head.document(job.shape.whole_kind, choices) | {"usage": self._usage()}
-        await JSONResponse(document)(scope, receive, send)
+        await JsonAnswer(document)(scope, receive, send)
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._events() as events:
@@ -118,11 +122,8 @@ class GenerationResponse(Response):
         await end_stream(send)
 
     def _has_follower(self, event: EngineEvent) -> bool:
-        """Whether the same step has more to tell: one that ends a prompt draws a token, which a beam search keeps to itself."""
-        is_whole = isinstance(event, PrefillProgress) and (
-            event.computed_tokens == event.prompt_tokens
-        )
-        return is_whole and self._job.params.beams is None
+        """Whether the same step has more to tell: one that ends a prompt draws a token. (A beam search does not stream.)"""
+        return isinstance(event, PrefillProgress) and event.computed_tokens == event.prompt_tokens
 
     def _opening(self) -> list[bytes]:
         """What comes before the text, unless that is yet to be judged."""
@@ -137,7 +138,7 @@ class GenerationResponse(Response):
             case TextDelta() if event.text or (event.logprobs and with_logprobs):
                 chunks = [fields | _OPEN for fields in shape.deltas(choice, event, with_logprobs)]
             case PromptLogprobs() if opening := shape.opening(choice):
-                chunks = [opening | _OPEN]
+                return [as_large_event(self._choice_chunk(choice, opening | _OPEN))]
             case CandidateFinished():
                 *chunks, last = shape.closings(choice)
                 chunks = [fields | _OPEN for fields in chunks] + [choice.ending() | last]
@@ -146,7 +147,10 @@ class GenerationResponse(Response):
         return [self._event(choice, fields) for fields in chunks]
 
     def _event(self, choice: Choice, fields: dict[str, Any]) -> bytes:
-        return as_event(self._chunk([{"index": choice.index, **fields}]))
+        return as_event(self._choice_chunk(choice, fields))
+
+    def _choice_chunk(self, choice: Choice, fields: dict[str, Any]) -> dict[str, Any]:
+        return self._chunk([{"index": choice.index, **fields}])
 
     def _chunk(
         self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None
@@ -174,23 +178,28 @@ class GenerationResponse(Response):
 
     def _open_choices(self) -> list[Choice]:
         """As many as the engine has accepted: until then `n` may be any number."""
-        n = self._job.params.n
-        return [
-            Choice(p * n + k, prompt.echo)
-            for p, prompt in enumerate(self._job.prompts)
-            for k in range(n)
-        ]
+        params, choices = self._job.params, []
+        for p, prompt in enumerate(self._job.prompts):
+            is_judged = params.prompt_logprobs is not None
+            judged = JudgedPrompt(len(prompt.token_ids)) if is_judged else None
+            choices += (Choice(p * params.n + k, prompt.echo, judged) for k in range(params.n))
+        return choices
 
     async def _label(
         self, events: AsyncIterator[tuple[int, EngineEvent]]
     ) -> AsyncIterator[tuple[Choice, EngineEvent]]:
+        """With the choice that an event concerns. What is thought of a prompt concerns all of its choices, once it is complete."""
         n = self._job.params.n
         async for number, event in events:
             own = self._choices[number * n : (number + 1) * n]
-            concerned = (
-                own if isinstance(event, PromptLogprobs) else [own[getattr(event, "index", 0)]]
-            )
-            for choice in concerned:
+            if not isinstance(event, PromptLogprobs):
+                yield own[getattr(event, "index", 0)], event
+                continue
+            judged = own[0].prompt
+            assert judged is not None, "nobody has asked for it"
+            judged.add(event)
+            await asyncio.sleep(0)
+            for choice in own if judged.is_complete else ():
                 yield choice, event
 
     def _submit(self, prompt: Prompt) -> Stream:
@@ -205,8 +214,6 @@ def _take_in(choice: Choice, event: EngineEvent) -> None:
     match event:
         case TextDelta():
             choice.add(event)
-        case PromptLogprobs():
-            choice.prompt = event
         case CandidateFinished(finish_reason=FinishReason.ERROR):
             raise failure_of(event)
         case CandidateFinished():

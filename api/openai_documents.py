@@ -2,12 +2,16 @@
 
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from chat.json_parts import JsonList, Written
 from chat.wire import usage_json
 from engine.outputs import CandidateFinished, PromptLogprobs, TextDelta, TextLogprob, Usage
+
+LEGACY_COLUMNS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 
 
 @dataclass(frozen=True)
@@ -30,15 +34,68 @@ class Head:
         }
 
 
-class Choice:
-    """One candidate's answer as it grows. `echo` is prompt text to show before it, `prompt` what is thought of its tokens."""
+Columns = Mapping[str, Sequence[Any]]
+"""What is told of tokens, in lists of one value a token."""
 
-    def __init__(self, index: int, echo: str = "") -> None:
+
+class WrittenColumns:
+    """Columns that grow, written as they come: an answer may have more than a million values."""
+
+    def __init__(self) -> None:
+        self._lists: defaultdict[str, JsonList] = defaultdict(JsonList)
+
+    def extend(self, columns: Columns) -> None:
+        """Append what is told of further tokens."""
+        for name, values in columns.items():
+            self._lists[name].extend(values)
+
+    def document(self, names: Iterable[str], *behind: "WrittenColumns") -> dict[str, Written]:
+        """All of them, with those of others behind."""
+        return {
+            name: self._lists[name].written(*(each._lists[name] for each in behind))
+            for name in names
+        }
+
+
+class JudgedPrompt:
+    """What is thought of a prompt's tokens, told bit by bit; the first has nothing before it to be judged by."""
+
+    def __init__(self, num_tokens: int) -> None:
+        self.columns = WrittenColumns()
+        self._num_tokens, self._num_told, self._offset = num_tokens, 0, 0
+
+    @property
+    def is_complete(self) -> bool:
+        return self._num_told == self._num_tokens
+
+    def add(self, told: PromptLogprobs) -> None:
+        """Take in what is told of further tokens."""
+        if told.first is not None:
+            self._num_told, self._offset = 1, len(told.first)
+            self.columns.extend(
+                {
+                    "tokens": [told.first],
+                    "token_logprobs": [None],
+                    "top_logprobs": [None],
+                    "text_offset": [0],
+                }
+            )
+        self.columns.extend(legacy_columns(told.others, self._offset))
+        self._num_told += len(told.others)
+        self._offset += sum(len(token.token) for token in told.others)
+
+
+class Choice:
+    """One candidate's answer as it grows. `echo` is prompt text to show before it, `prompt` what is thought of its tokens.
+
+    `columns` is what the answer's shape keeps of its tokens.
+    """
+
+    def __init__(self, index: int, echo: str = "", prompt: JudgedPrompt | None = None) -> None:
         self.index = index
-        self.echo = echo
-        self.prompt: PromptLogprobs | None = None
+        self.echo, self.prompt = echo, prompt
         self.text = echo
-        self.logprobs: list[TextLogprob] = []
+        self.columns = WrittenColumns()
         self.num_tokens = 0
         self.delta_offset = self.next_offset = len(echo)
         self.end: CandidateFinished | None = None
@@ -46,7 +103,6 @@ class Choice:
     def add(self, delta: TextDelta) -> None:
         """Take in new text; `delta_offset` is where its first token's text begins."""
         self.text += delta.text
-        self.logprobs += delta.logprobs
         self.num_tokens += len(delta.token_ids)
         self.delta_offset = self.next_offset
         self.next_offset += sum(len(token.token) for token in delta.logprobs)
@@ -67,6 +123,10 @@ class Shape(Protocol):
 
     def whole(self, choice: Choice, with_logprobs: bool) -> dict[str, Any]:
         """A finished choice."""
+        ...
+
+    def keep(self, choice: Choice, delta: TextDelta) -> None:
+        """For `whole`: what is to be told of the tokens of a choice that has taken them in already."""
         ...
 
     def opening(self, choice: Choice) -> dict[str, Any] | None:
@@ -91,7 +151,10 @@ class ChatShape:
 
     def whole(self, choice: Choice, with_logprobs: bool) -> dict[str, Any]:
         message = {"role": "assistant", "content": choice.text, "refusal": None}
-        return {"message": message, "logprobs": chat_logprobs(choice.logprobs, with_logprobs)}
+        return {"message": message, "logprobs": kept_chat_logprobs(choice, with_logprobs)}
+
+    def keep(self, choice: Choice, delta: TextDelta) -> None:
+        choice.columns.extend(_chat_columns(delta.logprobs))
 
     def opening(self, choice: Choice) -> dict[str, Any] | None:
         return {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
@@ -112,19 +175,20 @@ class CompletionShape:
     prefix, whole_kind, chunk_kind = "cmpl", "text_completion", "text_completion"
 
     def whole(self, choice: Choice, with_logprobs: bool) -> dict[str, Any]:
-        logprobs = _legacy_logprobs(choice.logprobs, len(choice.echo)) if with_logprobs else None
-        echoed = _echoed_logprobs(choice)
-        if logprobs is not None and echoed is not None:
-            logprobs = {name: echoed[name] + logprobs[name] for name in logprobs}
-        return {"text": choice.text, "logprobs": logprobs}
+        return {"text": choice.text, "logprobs": _kept_logprobs(choice) if with_logprobs else None}
+
+    def keep(self, choice: Choice, delta: TextDelta) -> None:
+        choice.columns.extend(legacy_columns(delta.logprobs, choice.delta_offset))
 
     def opening(self, choice: Choice) -> dict[str, Any] | None:
-        return {"text": choice.echo, "logprobs": _echoed_logprobs(choice)} if choice.echo else None
+        prompt = choice.prompt
+        logprobs = None if prompt is None else prompt.columns.document(LEGACY_COLUMNS)
+        return {"text": choice.echo, "logprobs": logprobs} if choice.echo else None
 
     def deltas(
         self, choice: Choice, delta: TextDelta, with_logprobs: bool
     ) -> Iterable[dict[str, Any]]:
-        logprobs = _legacy_logprobs(delta.logprobs, choice.delta_offset) if with_logprobs else None
+        logprobs = legacy_columns(delta.logprobs, choice.delta_offset) if with_logprobs else None
         return [{"text": delta.text, "logprobs": logprobs}]
 
     def closings(self, choice: Choice) -> Sequence[dict[str, Any]]:
@@ -133,12 +197,12 @@ class CompletionShape:
 
 def chat_logprobs(tokens: Sequence[TextLogprob], wanted: bool) -> dict[str, Any] | None:
     """The log-probabilities of a chat's tokens."""
-    if not wanted:
-        return None
-    content = [
-        _token(token) | {"top_logprobs": [_token(top) for top in token.top]} for token in tokens
-    ]
-    return {"content": content, "refusal": None}
+    return {**_chat_columns(tokens), "refusal": None} if wanted else None
+
+
+def kept_chat_logprobs(choice: Choice, wanted: bool) -> dict[str, Any] | None:
+    """Those of all that `ChatShape.keep` has kept."""
+    return {**choice.columns.document(["content"]), "refusal": None} if wanted else None
 
 
 def usage_so_far(num_prompt_tokens: int, choices: Sequence[Choice]) -> dict[str, int]:
@@ -170,7 +234,15 @@ def _token(token: TextLogprob) -> dict[str, Any]:
     return {"token": token.token, "logprob": token.logprob, "bytes": list(token.bytes)}
 
 
-def _legacy_logprobs(tokens: Sequence[TextLogprob], offset: int) -> dict[str, list[Any]]:
+def _chat_columns(tokens: Sequence[TextLogprob]) -> Columns:
+    content = [
+        _token(token) | {"top_logprobs": [_token(top) for top in token.top]} for token in tokens
+    ]
+    return {"content": content}
+
+
+def legacy_columns(tokens: Sequence[TextLogprob], offset: int) -> Columns:
+    """LEGACY_COLUMNS of tokens whose text begins at `offset`."""
     return {
         "tokens": [token.token for token in tokens],
         "token_logprobs": [token.logprob for token in tokens],
@@ -181,14 +253,10 @@ def _legacy_logprobs(tokens: Sequence[TextLogprob], offset: int) -> dict[str, li
     }
 
 
-def _echoed_logprobs(choice: Choice) -> dict[str, list[Any]] | None:
-    """Of the prompt's tokens, the first of which has nothing before it to be judged by."""
-    if choice.prompt is None:
-        return None
-    first = choice.prompt.first
-    others = _legacy_logprobs(choice.prompt.others, len(first))
-    start = {"tokens": first, "token_logprobs": None, "top_logprobs": None, "text_offset": 0}
-    return {name: [start[name], *values] for name, values in others.items()}
+def _kept_logprobs(choice: Choice) -> dict[str, Any]:
+    """The prompt's, if it is judged, and the answer's."""
+    parts = [choice.columns] if choice.prompt is None else [choice.prompt.columns, choice.columns]
+    return parts[0].document(LEGACY_COLUMNS, *parts[1:])
 
 
 def _offsets(tokens: Sequence[TextLogprob], offset: int) -> Iterator[int]:

@@ -8,6 +8,8 @@ from typing import Any
 from pydantic_core import to_json
 from starlette.types import Send
 
+from chat.json_parts import parts_of
+
 DONE = b"data: [DONE]\n\n"
 """The last event of OpenAI's streams."""
 
@@ -16,6 +18,11 @@ def as_event(document: dict[str, Any], name: str | None = None) -> bytes:
     """An event with a JSON document; `name` is its type, if events are named."""
     head = b"" if name is None else b"event: %b\n" % name.encode()
     return b"%bdata: %b\n\n" % (head, to_json(document))
+
+
+def as_large_event(document: dict[str, Any]) -> bytes:
+    """The same of a document of which parts are `Written`."""
+    return b"".join((b"data: ", *parts_of(document), b"\n\n"))
 
 
 async def start_stream(send: Send) -> None:

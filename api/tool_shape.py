@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from api.openai_documents import ChatShape, Choice, chat_logprobs
+from api.openai_documents import ChatShape, Choice, chat_logprobs, kept_chat_logprobs
 from api.tool_calls import CallReader, Piece, ToolCall
 from api.tools import ToolUse
 from engine.outputs import FinishReason, TextDelta
@@ -28,7 +28,7 @@ class ToolChatShape(ChatShape):
         self._num_calls[choice.index] = len(calls)
         return {
             "message": message | ({"tool_calls": calls} if calls else {}),
-            "logprobs": chat_logprobs(choice.logprobs, with_logprobs),
+            "logprobs": kept_chat_logprobs(choice, with_logprobs),
             **self._ending(choice),
         }
 

@@ -1,6 +1,6 @@
 """What the scheduler did, as text and events for callers: one `OutputProcessor` for all requests, in the worker thread.
 
-A request's first event after its progress is `PromptLogprobs`, if it wants them. Per candidate the events are `TextDelta`s (or one `Embedding`), then one `CandidateFinished`; `RequestFinished` comes last. A
+A request's first events beside its progress are `PromptLogprobs`, if it wants them. Per candidate the events are `TextDelta`s (or one `Embedding`), then one `CandidateFinished`; `RequestFinished` comes last. A
 `TextDelta` carries every drawn token but the stop token (EOS or one of `stop_token_ids`), which only `usage` counts.
 The texts of a candidate joined are the decoding of its tokens without special ones, cut at the first stop string; the
 first `min_tokens` tokens are not searched for stop strings.
@@ -115,17 +115,20 @@ class OutputProcessor:
     def _prompt_logprobs(
         self, request: "_RequestText", scores: Iterable[ScoredToken]
     ) -> PromptLogprobs:
-        first = self._tokenizer.token_bytes(request.first_token_id).decode(errors="replace")
+        first, request.first_token_id = request.first_token_id, None
+        text = (
+            None if first is None else self._tokenizer.token_bytes(first).decode(errors="replace")
+        )
         others = (_with_text(self._tokenizer, s.logprob, s.top_logprobs) for s in scores)
-        return PromptLogprobs(first, tuple(others))
+        return PromptLogprobs(text, tuple(others))
 
 
 @dataclass(slots=True)
 class _RequestText:
-    """The candidates that have not ended."""
+    """The candidates that have not ended. `first_token_id` is the prompt's, until it is told."""
 
     arrival_time: float
-    first_token_id: int
+    first_token_id: int | None
     candidates: dict[int, "_Candidate"]
 
     def finish(self, output: StepOutput, end: SequenceEnd) -> FinishedCandidate:

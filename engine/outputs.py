@@ -204,12 +204,12 @@ class PrefillProgress:
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobs:
-    """The prompt's tokens: the text of the `first`, which nothing comes before, and the judged `others`.
+    """What is thought of the prompt's tokens, for a request with `prompt_logprobs`; in several events, before any text.
 
-    Comes once, before any text, for a request with `prompt_logprobs`.
+    The `first` of them has the text of the prompt's first token, which nothing comes before; `others` are judged.
     """
 
-    first: str
+    first: str | None
     others: tuple[TextLogprob, ...]
 
 

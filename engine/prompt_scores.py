@@ -26,18 +26,21 @@ def limit_judged(wants: Sequence[int], is_judged: Sequence[bool], has_others: bo
 
 
 class PromptScores:
-    """The scores of all tokens of a prompt but the first, position after position; each with its `num_top` best."""
+    """The scores of all tokens of a prompt but the first, position after position; each with its `num_top` best.
+
+    They are told as they are judged, so nobody has to deal with those of a long prompt at once, and kept no longer.
+    """
 
     def __init__(self, prompt_token_ids: Sequence[int], num_top: int) -> None:
         self._prompt_token_ids, self._num_top = prompt_token_ids, num_top
-        self._scores: list[ScoredToken] = []
-        self._num_ever = 0
-        self._is_told = False
+        self._untold: list[ScoredToken] = []
+        self._num_judged = 0
+        self._has_told = False
 
     @property
     def is_complete(self) -> bool:
         """Whether all are judged."""
-        return len(self._scores) == len(self._prompt_token_ids) - 1
+        return self._num_judged == len(self._prompt_token_ids) - 1
 
     def request(self, start_position: int, num_tokens: int) -> ScoreRequest | None:
         """What a step judges that computes `num_tokens` tokens from `start_position` on."""
@@ -48,19 +51,19 @@ class PromptScores:
         return ScoreRequest(token_ids, self._num_top)
 
     def add(self, start_position: int, scores: Sequence[ScoredToken]) -> bool:
-        """Take in what such a step judged; it replaces what was judged from there on, before a preemption.
+        """Take in what such a step judged; what was judged already, before a preemption, stays as it was.
 
-        Whether more are judged now than ever before.
+        Whether more are judged now than before.
         """
-        assert start_position <= len(self._scores), "tokens of the prompt were left out"
-        self._scores[start_position:] = scores
-        is_further = len(self._scores) > self._num_ever
-        self._num_ever = max(self._num_ever, len(self._scores))
-        return is_further
+        assert start_position <= self._num_judged, "tokens of the prompt were left out"
+        new = scores[self._num_judged - start_position :]
+        self._untold += new
+        self._num_judged += len(new)
+        return bool(new)
 
     def tell(self) -> tuple[ScoredToken, ...] | None:
-        """All of them, once, as soon as they are complete."""
-        if self._is_told or not self.is_complete:
+        """Those judged since they were last told, if there are any. A prompt of one token has none to tell, once."""
+        if not self._untold and (self._has_told or not self.is_complete):
             return None
-        self._is_told = True
-        return tuple(self._scores)
+        told, self._untold, self._has_told = tuple(self._untold), [], True
+        return told

@@ -48,7 +48,7 @@ class RequestStream:
     time, before the first iteration and after the end too, and never raises; the stream then still ends with its
     `CandidateFinished` (reason abort) and `RequestFinished`. Leaving `async with`, `aclose()`, or dropping the stream
     aborts what still runs. Deltas that nobody has read yet are merged, so an unread stream stays small: one delta and
-    one end per candidate.
+    one end per candidate, and what is thought of the prompt.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class RequestStream:
         elif isinstance(event, Embedding):
             self._queue["embedding"] = event
         elif isinstance(event, PromptLogprobs):
-            self._queue["prompt"] = event
+            self._queue[object()] = event
         elif isinstance(event, CandidateFinished):
             self._queue["finished", event.index] = event
         else:

@@ -148,7 +148,7 @@ class Scheduler:
     def _take_scores(
         self, seq: Sequence, entry: ScheduledSequence, output: ModelRunnerOutput
     ) -> list[StepOutput]:
-        """What the step says about tokens of the prompt, when that makes it complete."""
+        """What the step says about tokens of the prompt."""
         if entry.score is not None:
             scores = seq.request.scores
             assert scores is not None, "only a prompt that wants scores is judged"

@@ -24,7 +24,7 @@ def step_output(
 
 
 def scores_told(seq: Sequence) -> list[StepOutput]:
-    """The scores of a prompt whose tokens have all been judged, once."""
+    """The scores of those tokens of the prompt that have been judged since it was last told."""
     scores = seq.request.scores
     told = None if scores is None else scores.tell()
     if told is None:

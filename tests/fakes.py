@@ -140,7 +140,7 @@ class Harness:
         self.texts: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         self.ends: dict[tuple[int, int], SequenceEnd] = {}
         self.embeddings: dict[int, tuple[float, ...]] = {}
-        self.scores: dict[int, tuple[ScoredToken, ...]] = {}
+        self.scores: defaultdict[int, tuple[ScoredToken, ...]] = defaultdict(tuple)
         self.progress: list[tuple[int, int]] = []
 
     def add(self, prompt: Sequence[int], **params: Any) -> Request:
@@ -218,8 +218,8 @@ class Harness:
             if output.embedding is not None:
                 self.embeddings[output.request_id] = output.embedding.values
             if output.prompt_scores is not None:
-                assert output.request_id not in self.scores, "the prompt is judged twice"
-                self.scores[output.request_id] = output.prompt_scores
+                assert not self.texts.get(key), "the prompt is judged behind its text"
+                self.scores[output.request_id] += output.prompt_scores
             if output.end is not None:
                 self.ends[key] = output.end
 

@@ -10,7 +10,6 @@ import pytest
 from api.access import Access
 from api.generation import GenerationResponse, Job, Prompt
 from api.openai_documents import ChatShape, Head
-from engine.beam_params import BeamParams
 from engine.errors import RequestError
 from engine.outputs import (
     CandidateFinished,
@@ -336,8 +335,3 @@ async def test_a_long_prompt_opens_the_stream_before_it_is_computed(start: Start
     bodies = await bodies_of(await start(InChunks()), SamplingParams(max_tokens=1))
     assert [body.count(b"data: ") for body in bodies] == [1, 1, 1, 2, 0]
     assert b'"role":"assistant"' in bodies[0]
-
-
-async def test_a_search_opens_the_stream_before_it_has_text(running: Running) -> None:
-    first, *_ = await bodies_of(running, SamplingParams(max_tokens=1, beams=BeamParams(width=1)))
-    assert first.count(b"data: ") == 1

@@ -109,7 +109,7 @@ class EngineLife(RuleBasedStateMachine):
         self.accepted: dict[int, Request] = {}
         self.texts: dict[tuple[int, int], list[int]] = {}
         self.ends: dict[tuple[int, int], SequenceEnd] = {}
-        self.judged: set[int] = set()
+        self.judged: dict[int, list[ScoredToken]] = {}
 
     @rule(
         family=st.sampled_from(FAMILIES),
@@ -276,15 +276,16 @@ class EngineLife(RuleBasedStateMachine):
             assert text == expected
 
         if text and request.params.prompt_logprobs is not None:
-            assert key[0] in self.judged
+            assert len(self.judged[key[0]]) == len(request.prompt_token_ids) - 1
 
     def _check_scores(self, request: Request, scores: tuple[ScoredToken, ...]) -> None:
-        assert request.request_id not in self.judged, "the prompt is judged twice"
         assert not any(self.texts.get((request.request_id, i)) for i in range(request.params.n))
-        self.judged.add(request.request_id)
+        judged = self.judged.setdefault(request.request_id, [])
+        judged += scores
         num_top = request.params.prompt_logprobs
         assert num_top is not None
-        assert scores == expected_scores(request.prompt_token_ids, num_top)
+        expected = expected_scores(request.prompt_token_ids, num_top)
+        assert tuple(judged) == expected[: len(judged)]
 
     def _check_answer(self, request: Request, index: int, end: SequenceEnd) -> None:
         """A search that came to its own end has the answer of a plain search; else it has none."""

@@ -43,11 +43,14 @@ def test_what_is_computed_again_is_judged_again() -> None:
     scores = PromptScores([10, 11, 12, 13], 0)
     assert scores.add(0, [score(1), score(2)])
     assert not scores.is_complete
+    assert scores.tell() == (score(1), score(2))
+    assert scores.tell() is None
     assert not scores.add(0, [score(11)]), "no further than before"
+    assert scores.tell() is None
     assert scores.add(1, [score(12), score(13)])
     assert scores.is_complete
     assert scores.request(0, 4) is None
-    assert scores.tell() == (score(11), score(12), score(13))
+    assert scores.tell() == (score(13),), "what has been told stays"
     assert scores.tell() is None
 
 
@@ -55,6 +58,7 @@ def test_a_prompt_of_one_token_has_nothing_to_judge() -> None:
     scores = PromptScores([10], 5)
     assert scores.request(0, 1) is None
     assert scores.tell() == ()
+    assert scores.tell() is None
 
 
 def test_a_gap_is_a_bug() -> None:
@@ -106,7 +110,7 @@ def test_what_was_pushed_out_is_judged_anew_and_told_once(num_steps: int) -> Non
         engine.steps(num_steps)
         engine.preempt()
     engine.run()
-    assert set(engine.scores) == {0}
+    assert engine.scores == {0: expected_scores(prompt(14), 1)}
     assert len(engine.texts[0, 0]) == 8
 
 
@@ -169,25 +173,26 @@ def test_a_search_tells_a_candidate_that_has_not_ended() -> None:
 
 
 @pytest.mark.parametrize("budget", [4, 64])
-async def test_a_stream_tells_them_once_before_its_text(budget: int) -> None:
+async def test_a_stream_tells_them_step_by_step_before_its_text(budget: int) -> None:
     async with running(max_num_batched_tokens=budget) as rig:
         params = SamplingParams(max_tokens=2, ignore_eos=True, prompt_logprobs=1, n=2)
         events = await read(rig.submit(prompt(10), params))
     told = [event for event in events if isinstance(event, PromptLogprobs)]
-    assert len(told) == 1
+    assert len(told) == (3 if budget == 4 else 1)
     kinds = [type(event) for event in events if not isinstance(event, PrefillProgress)]
     assert kinds[0] is PromptLogprobs
-    assert TextDelta in kinds
-    shown = [(token.token_id, token.logprob) for token in told[0].others]
+    assert kinds.index(TextDelta) == len(told)
+    others = [token for event in told for token in event.others]
+    shown = [(token.token_id, token.logprob) for token in others]
     expected = expected_scores(prompt(10), 1)
     assert shown == [(entry.logprob.token_id, entry.logprob.logprob) for entry in expected]
-    assert told[0].first == chr(0x103)
-    best = [(token.top[0].token_id, token.top[0].bytes) for token in told[0].others]
+    assert [event.first for event in told] == [chr(0x103), None, None][: len(told)]
+    best = [(token.top[0].token_id, token.top[0].bytes) for token in others]
     ids = [entry.top_logprobs[0].token_id for entry in expected]
     assert best == [(token_id, chr(0x100 + token_id).encode()) for token_id in ids]
 
 
-async def test_an_abort_half_way_tells_nothing() -> None:
+async def test_an_abort_half_way_ends_what_is_told() -> None:
     async with running(num_blocks=30, max_num_batched_tokens=8) as rig:
         rig.runner.hold()
         stream = rig.submit(prompt(60), SamplingParams(max_tokens=0, prompt_logprobs=1))
@@ -197,7 +202,8 @@ async def test_an_abort_half_way_tells_nothing() -> None:
         rig.runner.release()
         events = await asyncio.wait_for(read(stream), 10)
         assert_aborted(events)
-        assert not any(isinstance(event, PromptLogprobs) for event in events)
+        told = [event for event in events if isinstance(event, PromptLogprobs)]
+        assert [len(event.others) for event in told] == [8, 8]
         assert rig.live_blocks() == 0
 
 
@@ -226,7 +232,7 @@ def test_no_step_of_a_neighbour_judges_many_tokens() -> None:
     first = engine.step()
     assert num_judged(first) == 128, "alone they have the step"
     engine.add(prompt(120, 70), max_tokens=100)
-    while len(engine.scores) < 2:
+    while any(len(engine.scores[r.request_id]) < len(r.prompt_token_ids) - 1 for r in judged):
         plan = engine.step()
         assert 0 < num_judged(plan) <= MAX_JUDGED_BESIDE_OTHERS
         assert any(run.score is None for run in plan.scheduled), "the neighbour is in every step"

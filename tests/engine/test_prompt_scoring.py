@@ -61,7 +61,8 @@ class Load:
     def step(self) -> None:
         for output in self.core.step():
             if output.prompt_scores is not None:
-                self.scores[output.request_id] = output.prompt_scores
+                told = self.scores.get(output.request_id, ())
+                self.scores[output.request_id] = told + output.prompt_scores
             if output.sampled is not None:
                 self.drawn[output.request_id].append(output.sampled)
 
