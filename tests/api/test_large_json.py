@@ -1,0 +1,89 @@
+"""The parser for large files says what the one for bodies says, a value at a time."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from api import large_json
+from api.bodies import parse_json
+from api.large_json import DEPTH, parse_large_json, take_apart
+from engine.errors import RequestError
+
+TEXTS = st.text() | st.sampled_from(["", "\\ud83d", "😀", "\u2028", '"', "\\"])
+SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+)
+VALUES = st.recursive(
+    SCALARS | TEXTS, lambda v: st.lists(v) | st.dictionaries(TEXTS, v), max_leaves=30
+)
+
+
+def outcome(parse: Any, body: bytes) -> tuple[Any, ...]:
+    try:
+        return (json.dumps(parse(body)),)
+    except RequestError as error:
+        return (error.message, error.param, error.code)
+
+
+@given(VALUES, st.sampled_from([None, 0, 3]), st.booleans())
+@settings(deadline=None)
+def test_every_document_is_read_as_by_the_other(
+    value: object, indent: int | None, ascii_only: bool
+) -> None:
+    body = json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode()
+    assert parse_large_json(body) == parse_json(body) == value
+
+
+@given(VALUES, st.data())
+@settings(deadline=None)
+def test_every_broken_document_is_refused_as_by_the_other(value: object, data: Any) -> None:
+    text = json.dumps(value)
+    place = data.draw(st.integers(0, len(text)))
+    piece = data.draw(
+        st.sampled_from(["", ",", "]", "}", '"', ":", " ", "1", "e999", "NaN", "\\ud83d"])
+    )
+    length = data.draw(st.integers(0, 2))
+    body = (text[:place] + piece + text[place + length :]).encode()
+    assert outcome(parse_large_json, body) == outcome(parse_json, body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b" ", b"[", b"[1,]", b"[1 2]", b"{", b'{"a"}', b'{"a":}', b'{"a":1,}', b"{1:2}", b'{"a" 1}', b"[1]x", b"[" * 100_000,
+        b"\xff", b"\xef\xbb\xbf[]", b"[NaN]", b"[-Infinity]", b"[1e999]", b"[" + b"9" * 400 + b".0]", b"[01]", b"[1.]",
+        b'["\\ud83d"]', b'{"\\ud83d": 1}', b'["\\ud83d\\ude00"]', b'["a\tb"]', b"[" + b"9" * 5000 + b"]", b'{"a": 1, "a": 2}',
+    ],
+)  # fmt: skip
+def test_odd_documents(body: bytes) -> None:
+    assert outcome(parse_large_json, body) == outcome(parse_json, body)
+
+
+def test_a_document_is_taken_apart_from_its_leaves() -> None:
+    leaf = {"x": 1}
+    document: Any = [[{"a": {"b": leaf}}, 5], "text"]
+    inner = document[0]
+    take_apart(document)
+    assert (document, inner, leaf) == ([], [], {})
+    take_apart(None)
+
+
+def test_no_value_that_is_parsed_at_once_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a conversation's tree as exports have it: a list of objects, each with an object of nodes."""
+    parsed: list[int] = []
+    small = large_json._Walk._small
+
+    def noted(walk: Any, start: int) -> object:
+        value = small(walk, start)
+        parsed.append(walk._end - start)
+        return value
+
+    monkeypatch.setattr(large_json._Walk, "_small", noted)
+    nodes = {f"m{i}": {"content": "x" * 50, "parts": [1, 2]} for i in range(1000)}
+    document = [{"chat": {"history": {"messages": nodes}}}]
+    assert parse_large_json(json.dumps(document).encode()) == document
+    assert DEPTH == 5
+    assert max(parsed) < 100
