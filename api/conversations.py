@@ -1,5 +1,6 @@
 """/api/conversations: the list, search, one conversation's tree, and changes to it. Files are in api/transfers.py."""
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -7,9 +8,11 @@ from fastapi.responses import JSONResponse
 
 from api.bodies import read_json
 from api.context import context_of
+from api.json_answer import JsonAnswer
 from api.numbers import WholeNumber
 from api.queries import refuse_repeats
 from chat.conversations import PAGE_SIZE, Conversations
+from chat.json_parts import written_list
 from chat.wire import to_wire
 from engine.errors import RequestError
 
@@ -36,15 +39,19 @@ async def list_conversations(
 
 
 @router.get("/{conversation_id}")
-async def show_tree(store: Store, conversation_id: str) -> dict[str, Any]:
+async def show_tree(store: Store, conversation_id: str) -> JsonAnswer:
     """`{conversation, messages}`: all messages, oldest first."""
-    return to_wire(await store.tree(conversation_id))
+    tree = await store.tree(conversation_id)
+    messages = await written_list(map(to_wire, tree.messages))
+    return JsonAnswer({"conversation": to_wire(tree.conversation), "messages": messages})
 
 
 @router.get("/{conversation_id}/outline")
-async def show_outline(store: Store, conversation_id: str) -> dict[str, Any]:
+async def show_outline(store: Store, conversation_id: str) -> JsonAnswer:
     """The whole tree with the beginnings of its messages."""
-    return to_wire(await store.outline(conversation_id))
+    outline = await store.outline(conversation_id)
+    nodes = await written_list(map(to_wire, outline.nodes))
+    return JsonAnswer(to_wire(replace(outline, nodes=())) | {"nodes": nodes})
 
 
 @router.patch("/{conversation_id}")

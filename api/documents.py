@@ -86,7 +86,6 @@ def history_rows(history: History) -> list[dict[str, Any]]:
     """A point a row, flat: what the JSON and the CSV of /api/history have in common."""
     rows = []
     for point in history.points:
-        row = asdict(point)
-        change = row.pop("change")
-        rows.append(row | change)
+        row = flat(point)
+        rows.append(row | flat(row.pop("change")))
     return rows

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -11,9 +11,11 @@ from fastapi.responses import JSONResponse, Response
 from api.context import ApiContext, context_of
 from api.documents import Documents, history_rows
 from api.errors import ApiError
+from api.json_answer import JsonAnswer
 from api.numbers import WholeNumber
 from api.queries import refuse_repeats
 from chat.history import Change, HistoryPoint
+from chat.json_parts import written_list
 from engine.errors import RequestError
 from storage.samples import DAY, MONTH
 
@@ -40,9 +42,9 @@ async def stats(documents: Shown) -> dict[str, Any]:
 
 
 @router.get("/blocks")
-async def blocks(documents: Shown) -> dict[str, Any]:
+async def blocks(documents: Shown) -> JsonAnswer:
     """The block map as of between two steps."""
-    return {"blocks": [asdict(block) for block in await documents.engine.block_map()]}
+    return JsonAnswer({"blocks": await written_list(await documents.engine.block_map())})
 
 
 @router.get("/blocks/{block_id}")

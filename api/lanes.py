@@ -4,6 +4,7 @@ A client may hear of a generation twice, because it is attached to it and becaus
 drops what has passed already. In the page's variant a lane sends `render` in place of `delta`.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -96,7 +97,7 @@ class RenderLane(Lane):
 
     async def _send_final(self, index: int) -> None:
         self._stale.discard(index)
-        (html,) = await self._rendering.render_all([self._shared.candidate(index).text])
+        html = await asyncio.to_thread(self._rendering.render, self._shared.candidate(index).text)
         await self._render(index, html, "", final=True)
 
     async def _render(self, index: int, html: str, tail: str, **final: bool) -> None:

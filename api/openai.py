@@ -5,12 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
+from pydantic_core import to_json
 
 from api.chat_prompt import render_prompt
 from api.context import ApiContext
 from api.embeddings import EmbeddingJob, EmbeddingResponse
 from api.forced_calls import force_calls
 from api.generation import GenerationResponse, Job, Prompt
+from api.json_answer import JsonAnswer
 from api.model_context import Context, check_model, read_for_model
 from api.openai_documents import ChatShape, CompletionShape, Head, Shape
 from api.openai_schema import (
@@ -28,6 +30,7 @@ from api.surface import Engine
 from api.text_limit import check_length
 from api.tool_shape import ToolChatShape
 from api.tools import read_tool_use
+from chat.json_parts import Written
 from engine.errors import RequestError
 from engine.sampling_params import SamplingParams
 
@@ -93,7 +96,7 @@ async def embed(context: Context, request: Request) -> EmbeddingResponse:
 
 
 @router.post("/tokenize")
-async def tokenize(context: Context, request: Request) -> dict[str, Any]:
+async def tokenize(context: Context, request: Request) -> JsonAnswer:
     """Token ids of a plain prompt (control tokens are parsed) or of messages (they stay text)."""
     body = await read_for_model(context, request, TokenizeBody)
     if (body.prompt is None) is (body.messages is None):
@@ -103,14 +106,15 @@ async def tokenize(context: Context, request: Request) -> dict[str, Any]:
     else:
         tokens = await _encode(context, body.prompt or "", "prompt")
     max_model_len = context.engine.info.max_model_len
-    return {"count": len(tokens), "max_model_len": max_model_len, "tokens": tokens}
+    written = Written([to_json(tokens)])
+    return JsonAnswer({"count": len(tokens), "max_model_len": max_model_len, "tokens": written})
 
 
 @router.post("/detokenize")
-async def detokenize(context: Context, request: Request) -> dict[str, str]:
+async def detokenize(context: Context, request: Request) -> JsonAnswer:
     """Text of token ids, special tokens shown."""
     body = await read_for_model(context, request, DetokenizeBody)
-    return {"prompt": await context.engine.decode(body.tokens)}
+    return JsonAnswer({"prompt": await context.engine.decode(body.tokens)})
 
 
 async def _read_prompt(context: ApiContext, raw: str | list[int], param: str, echo: bool) -> Prompt:

@@ -198,4 +198,4 @@ def read_prompts(prompt: object, field: str, most: int) -> list[tuple[str, str |
 
 
 def _is_ids(value: object) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
+    return isinstance(value, list) and set(map(type, value)) == {int}

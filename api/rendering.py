@@ -3,7 +3,6 @@
 Rendering itself is handed in by app.py; this file decides when and how often it runs.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Protocol
@@ -75,7 +74,8 @@ class Rendering:
     def __init__(self, new_renderer: Callable[[], StreamRenderer]) -> None:
         self._new_renderer = new_renderer
         self._generations: WeakValueDictionary[str, GenerationText] = WeakValueDictionary()
-        self._render = lru_cache(HISTORY_ENTRIES)(new_renderer().render)
+        self.render: Callable[[str], str] = lru_cache(HISTORY_ENTRIES)(new_renderer().render)
+        """A finished text as HTML; not for the event loop, which a long text would hold."""
 
     def generation(self, generation_id: str) -> GenerationText:
         """The generation's shared text; it lives as long as a window holds it."""
@@ -83,7 +83,3 @@ class Rendering:
         if found is None:
             found = self._generations[generation_id] = GenerationText(self._new_renderer)
         return found
-
-    async def render_all(self, texts: Sequence[str]) -> list[str]:
-        """Each finished text as HTML, off the event loop."""
-        return await asyncio.to_thread(lambda: [self._render(text) for text in texts])

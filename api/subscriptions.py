@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from api.context import ApiContext
-from api.frames import EVENT_TYPES, RequestId, Subscribe, Topic
+from api.frames import EVENT_TYPES, RequestId, Subscribe, Topic, frame_text
 from api.lanes import Lane, RenderLane
 from api.outbox import Outbox
 from api.rendering import Rendering
@@ -140,7 +140,7 @@ class Subscriptions:
     async def _pass_conversation_event(self, event: ConversationEvent) -> None:
         match event:
             case ConversationView():
-                await self._outbox.put_frame("conversation", await self._view_fields(event))
+                await self._outbox.put(await asyncio.to_thread(self._view_frame, event))
             case ConversationRemoved():
                 await self._outbox.put_frame("conversation_removed", to_wire(event))
             case _ if event.generation_id not in self._ended:
@@ -165,14 +165,13 @@ class Subscriptions:
             generation_id, self._outbox.put, from_seq, attached=attached, rendering=self._rendering
         )
 
-    async def _view_fields(self, view: ConversationView) -> dict[str, Any]:
+    def _view_frame(self, view: ConversationView) -> str:
+        """Made in another thread, as a path may be long."""
         fields = to_wire(view)
         if self._rendering:
-            messages = [*fields["messages"], *fields["candidates"]]
-            htmls = await self._rendering.render_all([message["content"] for message in messages])
-            for message, html in zip(messages, htmls, strict=True):
-                message["html"] = html
-        return fields
+            for message in (*fields["messages"], *fields["candidates"]):
+                message["html"] = self._rendering.render(message["content"])
+        return frame_text("conversation", fields)
 
 
 async def _feed(events: AsyncIterator[T], pass_on: Callable[[T], Awaitable[None]]) -> None:

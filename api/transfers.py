@@ -1,6 +1,9 @@
 """Conversations as files: /api/conversations/export, /api/conversations/import, /api/conversations/{id}/export."""
 
 import asyncio
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 from urllib.parse import quote
@@ -8,8 +11,8 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 
-from api.bodies import parse_json
 from api.conversations import Store
+from api.large_json import parse_large_json, take_apart
 from api.queries import refuse_repeats
 from chat.portable import file_name
 
@@ -20,8 +23,12 @@ router = APIRouter(prefix="/api/conversations", dependencies=[Depends(refuse_rep
 @router.post("/import")
 async def import_conversations(store: Store, request: Request) -> JSONResponse:
     """New conversations from an export of ours, of ChatGPT or of Open WebUI."""
-    document = await asyncio.to_thread(parse_json, await request.body())
-    ids = await store.import_document(document)
+    with _without_collector():
+        document = await asyncio.to_thread(parse_large_json, await request.body())
+        try:
+            ids = await store.import_document(document)
+        finally:
+            await asyncio.to_thread(take_apart, document)
     return JSONResponse({"conversation_ids": ids}, 201)
 
 
@@ -30,9 +37,9 @@ async def export_all(store: Store, kind: Format = "json") -> Response:
     """Every conversation: one JSON document, or a ZIP archive of Markdown files."""
     name = f"pageturn-{datetime.now(UTC):%Y-%m-%d}"
     if kind == "json":
-        pieces = store.export_all_json()
+        pieces = await store.export_all_json()
         return _named(StreamingResponse(pieces, media_type="application/json"), f"{name}.json")
-    pieces = store.export_all_markdown()
+    pieces = await store.export_all_markdown()
     return _named(StreamingResponse(pieces, media_type="application/zip"), f"{name}.zip")
 
 
@@ -41,9 +48,22 @@ async def export(store: Store, conversation_id: str, kind: Format = "json") -> R
     """One conversation: the whole tree as JSON, or what is on show as Markdown."""
     name = file_name((await store.item(conversation_id)).title)
     if kind == "json":
-        return _named(JSONResponse(await store.export_json(conversation_id)), f"{name}.json")
+        pieces = await store.export_json(conversation_id)
+        return _named(StreamingResponse(pieces, media_type="application/json"), f"{name}.json")
     text = await store.export_markdown(conversation_id)
     return _named(PlainTextResponse(text, media_type="text/markdown"), f"{name}.md")
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """For work that makes objects by the million, none of them garbage: a collection looks at all of them, and everybody waits."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _named(response: Response, name: str) -> Response:

@@ -1,5 +1,7 @@
 """What can be asked about an answer that has ended: its tokens, where it parts from others, what else could stand there."""
 
+import asyncio
+
 from chat.comparing import Choice, Parting, find_choices, find_partings
 from chat.conversations import found
 from chat.errors import ConversationBusyError
@@ -48,7 +50,8 @@ class Answers:
         _, tree, messages = await self._store.messages(answer.conversation_id)
         by_id = {message.id: message for message in messages}
         ids = tree.answers(answer.generation_id) if answer.generation_id else [answer.id]
-        return find_partings([(each, await self.tokens_of(by_id[each])) for each in ids])
+        answers = [(each, await self.tokens_of(by_id[each])) for each in ids]
+        return await asyncio.to_thread(find_partings, answers)
 
     async def choices(self, message_id: str, at_token: int) -> tuple[Choice, ...]:
         """What the model could have said in place of an answer's token, and what it did say."""

@@ -1,5 +1,6 @@
 """Conversations as Markdown files in one ZIP archive, made piece by piece while it is being read."""
 
+import asyncio
 import io
 import zipfile
 from collections.abc import AsyncIterable, AsyncIterator
@@ -36,6 +37,10 @@ async def export_archive(views: AsyncIterable[ConversationView]) -> AsyncIterato
             name = file_name(view.conversation.title)
             used[name] = count = used.get(name, 0) + 1
             suffix = f"_{count}" if count > 1 else ""
-            archive.writestr(f"{name}{suffix}.md", export_markdown(view))
+            await asyncio.to_thread(_add, archive, f"{name}{suffix}.md", view)
             yield pieces.take()
     yield pieces.take()
+
+
+def _add(archive: zipfile.ZipFile, name: str, view: ConversationView) -> None:
+    archive.writestr(name, export_markdown(view))

@@ -1,9 +1,18 @@
 """Conversations as things to keep: listed, shown, renamed, deleted, restored, exported, imported."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager, suppress
 from dataclasses import fields
+from functools import partial
 from typing import Any, TypeVar
 
 from chat.archive import export_archive
@@ -88,7 +97,9 @@ class Conversations:
         words = words_of(query)
         with _places(limit):
             page = await self._store.find(words, after, limit)
-        return FoundList(tuple(self._found(hit, words) for hit in page.hits), page.next)
+        snippets = await asyncio.to_thread(lambda: [snippet(hit.text, words) for hit in page.hits])
+        pairs = zip(page.hits, snippets, strict=True)
+        return FoundList(tuple(self._found(hit, pieces) for hit, pieces in pairs), page.next)
 
     async def item(self, conversation_id: str) -> ConversationItem:
         """One row of the list."""
@@ -100,7 +111,7 @@ class Conversations:
         with found("conversation_id"):
             record, _, messages = await self._store.messages(conversation_id)
         return ConversationTree(
-            self._detail(record), tuple(Message(**_fields(message)) for message in messages)
+            self._detail(record), await asyncio.to_thread(_whole_messages, messages)
         )
 
     async def outline(self, conversation_id: str) -> Outline:
@@ -113,34 +124,32 @@ class Conversations:
         """The path to the head, and the open candidates."""
         with found("conversation_id"):
             record, tree, messages = await self._store.view(conversation_id)
-        open_id = record.open_generation_id
-        candidates = [] if open_id is None else tree.answers(open_id)
+        path, candidates = await asyncio.to_thread(_shown_messages, record, tree, messages)
         return ConversationView(
-            self._detail(record),
-            tuple(_shown(messages[i], tree) for i in tree.path(record.head_id)),
-            tuple(_shown(messages[i], tree) for i in candidates),
-            self._hub.running_in(conversation_id),
+            self._detail(record), path, candidates, self._hub.running_in(conversation_id)
         )
 
     async def update(self, conversation_id: str, changes: Mapping[str, Any]) -> ConversationItem:
         """Change any of title, pinned, system_prompt (None: the model's own), when_full, sampling. Raises RequestError."""
         checked = checked_changes(changes)
         await check_runnable(self._engine, checked.get("sampling", {}))
-        await self._tasks.finish(self._update(conversation_id, checked))
+        change = partial(self._store.update, conversation_id, checked)
+        await self._tasks.finish(self._change(conversation_id, change))
         return await self.item(conversation_id)
 
     async def hide(self, conversation_id: str) -> None:
         """Delete so that it can be restored; what runs in it is stopped first."""
-        await self._tasks.finish(self._hide(conversation_id))
+        await self._tasks.finish(self._remove(conversation_id, self._store.hide))
 
     async def restore(self, conversation_id: str) -> ConversationItem:
         """Undo `hide`."""
-        await self._tasks.finish(self._restore(conversation_id))
+        restore = partial(self._store.restore, conversation_id)
+        await self._tasks.finish(self._change(conversation_id, restore))
         return await self.item(conversation_id)
 
     async def purge(self, conversation_id: str) -> None:
         """Delete for good, hidden or not; what runs in it is stopped first."""
-        await self._tasks.finish(self._purge(conversation_id))
+        await self._tasks.finish(self._remove(conversation_id, self._store.purge))
 
     async def duplicate(self, conversation_id: str) -> ConversationItem:
         """A copy under a title of its own; what is deleted in the original is not in it."""
@@ -155,21 +164,21 @@ class Conversations:
         """Undo `hide_branch` of this message. What is on show stays."""
         return await self._tasks.finish(self._restore_branch(message_id))
 
-    async def export_json(self, conversation_id: str) -> dict[str, Any]:
-        """The whole tree as the document that `import_json` reads."""
-        return await asyncio.to_thread(export_document, await self.tree(conversation_id))
+    async def export_json(self, conversation_id: str) -> AsyncIterator[bytes]:
+        """The whole tree as a document that `import_document` reads, in pieces."""
+        return export_document(await self.tree(conversation_id))
 
     async def export_markdown(self, conversation_id: str) -> str:
         """The path to the head as a text to read."""
-        return export_markdown(await self.view(conversation_id))
+        return await asyncio.to_thread(export_markdown, await self.view(conversation_id))
 
-    def export_all_json(self) -> AsyncIterator[str]:
+    async def export_all_json(self) -> AsyncIterator[bytes]:
         """All conversations as one document that `import_document` reads, in pieces."""
-        return export_list(self._each(self.tree))
+        return export_list(_each(await self._all_ids(), self.tree))
 
-    def export_all_markdown(self) -> AsyncIterator[bytes]:
+    async def export_all_markdown(self) -> AsyncIterator[bytes]:
         """All conversations as a ZIP archive of texts to read, in pieces."""
-        return export_archive(self._each(self.view))
+        return export_archive(_each(await self._all_ids(), self.view))
 
     async def import_document(self, document: object) -> tuple[str, ...]:
         """Store what a parsed file holds, all or nothing; returns the new ids. Raises RequestError with the field's path."""
@@ -179,37 +188,25 @@ class Conversations:
             self._bulletin.mark(conversation_id)
         return ids
 
-    async def _each(self, load: Callable[[str], Awaitable[Loaded]]) -> AsyncIterator[Loaded]:
-        """Every conversation that is there now, in the list's order; what is deleted meanwhile is left out."""
+    async def _all_ids(self) -> Sequence[str]:
+        """Of all conversations, in the list's order."""
         page = await self.list(None, MAX_PAGE_SIZE)
         ids = [item.id for item in page.items]
         while page.next is not None:
             page = await self.list(page.next, MAX_PAGE_SIZE)
             ids += [item.id for item in page.items]
-        for conversation_id in ids:
-            with suppress(NotFoundError):
-                yield await load(conversation_id)
+        return ids
 
-    async def _update(self, conversation_id: str, changes: Mapping[str, Any]) -> None:
+    async def _change(self, conversation_id: str, change: Callable[[], Awaitable[None]]) -> None:
         with found("conversation_id"):
-            await self._store.update(conversation_id, changes)
+            await change()
         self._bulletin.mark(conversation_id)
 
-    async def _hide(self, conversation_id: str) -> None:
+    async def _remove(self, conversation_id: str, remove: Callable[[str], Awaitable[None]]) -> None:
+        """When what runs in it has been stopped."""
         await self._hub.end(conversation_id)
         with found("conversation_id"), self._hub.reserve(conversation_id):
-            await self._store.hide(conversation_id)
-        self._bulletin.mark(conversation_id)
-
-    async def _restore(self, conversation_id: str) -> None:
-        with found("conversation_id"):
-            await self._store.restore(conversation_id)
-        self._bulletin.mark(conversation_id)
-
-    async def _purge(self, conversation_id: str) -> None:
-        await self._hub.end(conversation_id)
-        with found("conversation_id"), self._hub.reserve(conversation_id):
-            await self._store.purge(conversation_id)
+            await remove(conversation_id)
         self._bulletin.mark(conversation_id)
 
     async def _duplicate(self, conversation_id: str) -> str:
@@ -234,7 +231,7 @@ class Conversations:
         self._bulletin.mark(branch.conversation_id)
         return BranchChange(branch.conversation_id, message_id, branch.num_messages, branch.head_id)
 
-    def _found(self, hit: Hit, words: Sequence[str]) -> FoundConversation:
+    def _found(self, hit: Hit, pieces: tuple[str, ...]) -> FoundConversation:
         item = self._item(hit.record)
         return FoundConversation(
             item.id,
@@ -244,7 +241,7 @@ class Conversations:
             item.updated_at,
             item.running,
             hit.message_id,
-            snippet(hit.text, words),
+            pieces,
         )
 
     def _item(self, record: ConversationRecord) -> ConversationItem:
@@ -274,6 +271,15 @@ class Conversations:
         )
 
 
+async def _each(
+    ids: Sequence[str], load: Callable[[str], Awaitable[Loaded]]
+) -> AsyncIterator[Loaded]:
+    """Those conversations, loaded one after the other; what is deleted meanwhile is left out."""
+    for conversation_id in ids:
+        with suppress(NotFoundError):
+            yield await load(conversation_id)
+
+
 def _outline_node(row: OutlineRow) -> OutlineNode:
     return OutlineNode(row.id, row.parent_id, row.role, row.status, one_line(row.beginning))
 
@@ -288,6 +294,22 @@ def _places(limit: int) -> Iterator[None]:
         yield
     except ValueError:
         raise RequestError("after must be the `next` of a page", param="after") from None
+
+
+def _whole_messages(records: Iterable[MessageRecord]) -> tuple[Message, ...]:
+    return tuple(Message(**_fields(record)) for record in records)
+
+
+def _shown_messages(
+    record: ConversationRecord, tree: MessageTree, messages: Mapping[str, MessageRecord]
+) -> tuple[tuple[ShownMessage, ...], tuple[ShownMessage, ...]]:
+    """The path to the head, and the open candidates."""
+    open_id = record.open_generation_id
+    candidates = [] if open_id is None else tree.answers(open_id)
+    return (
+        tuple(_shown(messages[i], tree) for i in tree.path(record.head_id)),
+        tuple(_shown(messages[i], tree) for i in candidates),
+    )
 
 
 def _shown(record: MessageRecord, tree: MessageTree) -> ShownMessage:

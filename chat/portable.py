@@ -6,15 +6,14 @@ Several are {"format": "pageturn.conversations", "version": 1, "conversations": 
 """
 
 import asyncio
-import json
 import re
 import unicodedata
-from collections.abc import AsyncIterable, AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
 
 from chat.events import ConversationTree, ConversationView
 from chat.import_pageturn import FORMAT, VERSION
 from chat.importing import LIST_FORMAT
+from chat.json_parts import Part, Written, list_parts, parts_of, portions
 from chat.wire import to_wire
 
 NAME_LENGTH = 60
@@ -31,29 +30,33 @@ _KEPT = (
 )
 
 
-def export_document(tree: ConversationTree) -> dict[str, Any]:
-    """The document of a whole conversation."""
+async def export_document(tree: ConversationTree) -> AsyncIterator[bytes]:
+    """The document of a whole conversation, in pieces."""
+    for piece in await asyncio.to_thread(lambda: list(portions(_document_parts(tree)))):
+        yield piece
+
+
+async def export_list(trees: AsyncIterable[ConversationTree]) -> AsyncIterator[bytes]:
+    """The document of several conversations, in pieces."""
+    yield b'{"format":"%b","version":%d,"conversations":[' % (LIST_FORMAT.encode(), VERSION)
+    separator = b""
+    async for tree in trees:
+        yield separator
+        async for piece in export_document(tree):
+            yield piece
+        separator = b",\n"
+    yield b"]}\n"
+
+
+def _document_parts(tree: ConversationTree) -> Iterator[Part]:
     conversation = to_wire(tree.conversation)
-    return {
+    document = {
         "format": FORMAT,
         "version": VERSION,
         "conversation": {name: conversation[name] for name in _KEPT},
-        "messages": to_wire(tree.messages),
+        "messages": Written(list_parts(map(to_wire, tree.messages))),
     }
-
-
-async def export_list(trees: AsyncIterable[ConversationTree]) -> AsyncIterator[str]:
-    """The document of several conversations, in pieces."""
-    yield f'{{"format": "{LIST_FORMAT}", "version": {VERSION}, "conversations": ['
-    separator = ""
-    async for tree in trees:
-        yield separator + await asyncio.to_thread(_document_text, tree)
-        separator = ",\n"
-    yield "]}\n"
-
-
-def _document_text(tree: ConversationTree) -> str:
-    return json.dumps(export_document(tree), ensure_ascii=False)
+    return parts_of(document)
 
 
 def export_markdown(view: ConversationView) -> str:

@@ -37,6 +37,7 @@ from storage.rows import (
     any_conversation,
     any_message,
     messages_by_id,
+    portions_of,
     visible,
     visible_message,
 )
@@ -90,8 +91,9 @@ class ConversationStore:
             query = select(*MESSAGE_COLUMNS).where(
                 Message.conversation_id == conversation_id, Message.hidden_by.is_(None)
             )
-            rows = await session.execute(query.order_by(Message.created_at))
-            return record_of(conversation), tree, tuple(MessageRecord(**r._mapping) for r in rows)
+            portions = portions_of(session, query.order_by(Message.created_at))
+            records = [MessageRecord(**r._mapping) async for rows in portions for r in rows]
+            return record_of(conversation), tree, tuple(records)
 
         return await self._database.read(work)
 

@@ -6,6 +6,7 @@ from sqlalchemy.orm import aliased
 
 from storage.models import Message
 from storage.records import TreeNode
+from storage.rows import portions_of
 from storage.tree import MessageTree
 
 
@@ -29,5 +30,5 @@ async def load_neighbours(
     query = select(*columns).where(
         Message.conversation_id == conversation_id, Message.hidden_by.is_(None), beside
     )
-    rows = await session.execute(query.order_by(Message.created_at))
-    return MessageTree(TreeNode(*row) for row in rows)
+    portions = portions_of(session, query.order_by(Message.created_at))
+    return MessageTree([TreeNode(*row) async for rows in portions for row in rows])

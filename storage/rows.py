@@ -1,9 +1,10 @@
 """Finding rows by id, with a complaint for those that are not there or deleted."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import fields
 
-from sqlalchemy import select
+from sqlalchemy import Executable, Row, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from storage.errors import MissingRowError
@@ -11,7 +12,16 @@ from storage.models import Conversation, Message
 from storage.records import MessageRecord
 
 IDS_PER_QUERY = 500
+ROWS_AT_A_TIME = 200
 MESSAGE_COLUMNS = [getattr(Message, field.name) for field in fields(MessageRecord)]
+
+
+async def portions_of(session: AsyncSession, query: Executable) -> AsyncIterator[Sequence[Row]]:
+    """The rows of a query, ROWS_AT_A_TIME: making Python's values of them is work for the event loop, which others need too."""
+    result = await session.execute(query)
+    while rows := result.fetchmany(ROWS_AT_A_TIME):
+        yield rows
+        await asyncio.sleep(0)
 
 
 async def any_conversation(session: AsyncSession, conversation_id: str) -> Conversation:

@@ -14,6 +14,7 @@ from storage.errors import MissingRowError
 from storage.ids import new_id
 from storage.models import Conversation, Message
 from storage.records import NewTurn, OutlineRow, StoredTurn, TreeNode
+from storage.rows import portions_of
 from storage.tree import MessageTree
 
 _TICK = timedelta(microseconds=1)
@@ -95,8 +96,8 @@ async def load_tree(session: AsyncSession, conversation_id: str) -> MessageTree:
     )
     query = select(*columns).where(Message.conversation_id == conversation_id)
     query = query.where(Message.hidden_by.is_(None))
-    rows = await session.execute(query.order_by(Message.created_at))
-    return MessageTree(TreeNode(*row) for row in rows)
+    portions = portions_of(session, query.order_by(Message.created_at))
+    return MessageTree([TreeNode(*row) async for rows in portions for row in rows])
 
 
 async def load_outline(
@@ -106,8 +107,8 @@ async def load_outline(
     beginning = func.substr(Message.content, 1, length)
     query = select(Message.id, Message.parent_id, Message.role, Message.status, beginning)
     query = query.where(Message.conversation_id == conversation_id, Message.hidden_by.is_(None))
-    rows = await session.execute(query.order_by(Message.created_at))
-    return tuple(OutlineRow(*row) for row in rows)
+    portions = portions_of(session, query.order_by(Message.created_at))
+    return tuple([OutlineRow(*row) async for rows in portions for row in rows])
 
 
 async def next_time(session: AsyncSession, conversation_id: str) -> datetime:

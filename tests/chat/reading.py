@@ -1,5 +1,8 @@
 """Reading generations to a certain point."""
 
+import json
+from typing import Any
+
 from chat.events import Candidate, Delta, Finished, GenerationEvent
 from chat.generation import Subscription
 from chat.service import ChatService
@@ -36,3 +39,9 @@ def assert_complete(events: list[GenerationEvent]) -> None:
     """Numbered from 0 without gaps, `Finished` last and once."""
     assert [event.seq for event in events] == list(range(len(events)))
     assert [isinstance(e, Finished) for e in events] == [False] * (len(events) - 1) + [True]
+
+
+async def exported(chat: ChatService, conversation_id: str) -> dict[str, Any]:
+    """The document of an export."""
+    pieces = await chat.conversations.export_json(conversation_id)
+    return json.loads(b"".join([piece async for piece in pieces]))

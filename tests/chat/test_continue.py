@@ -15,7 +15,7 @@ from engine.stats import EngineStatus
 from storage.records import AnswerText
 from storage.storage import Storage
 from tests.chat.fakes import FakeClock, ManualEngine
-from tests.chat.reading import read, read_to_end
+from tests.chat.reading import exported, read, read_to_end
 
 
 async def submitted(engine: ManualEngine) -> None:
@@ -241,7 +241,7 @@ async def test_an_answer_without_ids_is_cut_as_its_text_is_encoded(
     chat: ChatService, engine: ManualEngine
 ) -> None:
     first, _ = await answered(chat, engine, "one two")
-    document = await chat.conversations.export_json(first.conversation_id)
+    document = await exported(chat, first.conversation_id)
     (imported_id,) = await chat.conversations.import_document(document)
     view = await chat.conversations.view(imported_id)
     assert (await chat.answers.tokens(view.messages[1].id)).ids == tuple(b"one two")

@@ -12,7 +12,7 @@ from engine.errors import RequestError
 from engine.stats import EngineStatus
 from storage.storage import Storage
 from tests.chat.fakes import ManualEngine
-from tests.chat.reading import read_to_end
+from tests.chat.reading import exported, read_to_end
 
 
 @pytest.fixture
@@ -137,10 +137,10 @@ async def test_an_export_can_be_imported_again(chat: ChatService, conversation_i
     await chat.conversations.update(
         conversation_id, {"system_prompt": "hm", "sampling": {"top_k": 3}, "pinned": True}
     )
-    document = json.loads(json.dumps(await chat.conversations.export_json(conversation_id)))
+    document = await exported(chat, conversation_id)
     (copy_id,) = await chat.conversations.import_document(document)
     assert copy_id != conversation_id
-    again = await chat.conversations.export_json(copy_id)
+    again = await exported(chat, copy_id)
     assert shape(again) == shape(document)
     original, copy = [await chat.conversations.view(i) for i in (conversation_id, copy_id)]
     assert [m.content for m in copy.messages] == [m.content for m in original.messages]
@@ -212,7 +212,7 @@ def shape(document: dict[str, Any]) -> Any:
 async def test_a_broken_import_names_the_field_and_stores_nothing(
     chat: ChatService, conversation_id: str, change: Any, param: str | None
 ) -> None:
-    document = await chat.conversations.export_json(conversation_id)
+    document = await exported(chat, conversation_id)
     with pytest.raises(RequestError) as refused:
         await chat.conversations.import_document(change(document))
     assert refused.value.param == param
@@ -223,7 +223,7 @@ async def test_an_answer_exported_while_streaming_is_imported_as_interrupted(
     chat: ChatService, storage: Storage
 ) -> None:
     started = await chat.send("hi")
-    document = await chat.conversations.export_json(started.conversation_id)
+    document = await exported(chat, started.conversation_id)
     (copy_id,) = await chat.conversations.import_document(document)
     reply = (await chat.conversations.view(copy_id)).messages[1]
     assert reply.status == "interrupted"

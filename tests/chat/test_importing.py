@@ -244,7 +244,7 @@ async def test_hostile_texts_and_titles_go_in_and_come_out_as_they_are(chat: Cha
     for text, conversation_id in zip(TEXTS, ids, strict=True):
         tree = await chat.conversations.tree(conversation_id)
         assert text in [message.content for message in tree.messages]
-    exported = "".join([piece async for piece in chat.conversations.export_all_json()])
+    exported = b"".join([piece async for piece in await chat.conversations.export_all_json()])
     again = await chat.conversations.import_document(json.loads(exported))
     assert len(again) == len(TEXTS)
 

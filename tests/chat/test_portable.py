@@ -38,7 +38,7 @@ def test_any_title_is_a_name_in_this_folder_and_needs_no_quoting(text: str) -> N
 
 async def test_all_as_json_can_be_imported_again(chat: ChatService) -> None:
     await chat.conversations.import_document([chatgpt(), open_webui()])
-    exported = "".join([piece async for piece in chat.conversations.export_all_json()])
+    exported = b"".join([piece async for piece in await chat.conversations.export_all_json()])
     document = json.loads(exported)
     assert [d["conversation"]["title"] for d in document["conversations"]] == ["Rivers", "Bread"]
     copies = await chat.conversations.import_document(document)
@@ -49,7 +49,7 @@ async def test_all_as_json_can_be_imported_again(chat: ChatService) -> None:
 
 async def test_all_as_markdown_is_an_archive_with_a_file_each(chat: ChatService) -> None:
     await chat.conversations.import_document([chatgpt(), open_webui(), open_webui()])
-    pieces = [piece async for piece in chat.conversations.export_all_markdown()]
+    pieces = [piece async for piece in await chat.conversations.export_all_markdown()]
     assert len(pieces) == 4
     with zipfile.ZipFile(io.BytesIO(b"".join(pieces))) as archive:
         assert archive.testzip() is None
