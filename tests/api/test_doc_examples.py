@@ -5,30 +5,32 @@ import io
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine.sampling_params import SamplingParams
 from tests.api.conftest import Running, Start
 from tests.fake_engine import FakeEngine
+from tests.fake_streams import FakeStream
 
 DOC = (Path(__file__).resolve().parents[2] / "docs/api.md").read_text()
 ANSWERS = {
-    "Rain in Oslo.": "Take an umbrella.",
+    "raining in Oslo": "Take an umbrella.",
     "weather in Oslo": '[{"name": "weather", "arguments": {"city": "Oslo"}}]',
     "best colour": "Blue",
     "colours": "Red",
     "city in Europe": '{"name": "Oslo", "country": "Norway"}',
-    "Is Oslo in Norway?": "yes",
+    "I love this film!": "positive",
 }
 PRINTED = [
     ["Red", "Red", "Red"],
     ["Blue", "Blue"],
     ["weather Oslo", "Take an umbrella."],
-    ["Oslo is in Norway", "yes"],
+    ["Oslo is in Norway", "positive"],
     ["Red", "Red 3"],
     ["a boat: 1.00", "boat a: 1.00", "the moon: 0.47"],
 ]
@@ -58,9 +60,24 @@ def printed_by(source: str) -> list[str]:
     return output.getvalue().splitlines()
 
 
+class Talking(FakeEngine):
+    """Keeps what it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(say)
+        self.asked: list[SamplingParams] = []
+
+    def submit(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> FakeStream:
+        self.asked.append(params)
+        return super().submit(prompt_token_ids, params)
+
+
 @pytest.fixture
-async def talking(start: Start) -> Running:
-    return await start(FakeEngine(say))
+async def talking(start: Start) -> AsyncIterator[Running]:
+    """What is asked of it has an end that a tiny model comes to, whatever it says."""
+    engine = Talking()
+    yield await start(engine)
+    assert all(0 < (params.max_tokens or 0) <= 100 for params in engine.asked)
 
 
 def test_no_example_is_left_out() -> None:
@@ -93,4 +110,5 @@ async def test_curl(talking: Running) -> None:
     assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == "Red"
     assert stream.endswith("data: [DONE]\n\n")
     assert json.loads(tokens)["count"] == len("Name three colours.")
-    assert json.loads(prompt) == {"prompt": "Hi"}
+    ids = bytes(token_id % 256 for token_id in (5820, 1296, 14797, 30))
+    assert json.loads(prompt) == {"prompt": ids.decode(errors="replace")}
