@@ -147,11 +147,14 @@ async def _serve(settings: Settings, engine: Engine, listener: socket.socket) ->
     """
     app = create_app(settings, engine=engine)
     context: ApiContext = app.state.context
+    is_listening = asyncio.Event()
+
+    def listening() -> None:
+        _show(f"Pageturn is at {address_of(listener)}{_key_hint(settings)}")
+        is_listening.set()
+
     server = Server(
-        app,
-        settings.log_level,
-        partial(_show_address, listener, settings),
-        partial(context.drain, settings.shutdown_timeout),
+        app, settings.log_level, listening, partial(context.drain, settings.shutdown_timeout)
     )
 
     async def load() -> None:
@@ -162,6 +165,8 @@ async def _serve(settings: Settings, engine: Engine, listener: socket.socket) ->
             raise
         # What has been loaded stays: no collection looks at it again, which would hold everybody up for longer than a step.
         gc.freeze()
+        await is_listening.wait()
+        _show(f"The model is ready: {engine.info.model_name}")
 
     async with app.router.lifespan_context(app):
         loading = asyncio.create_task(load())
@@ -172,9 +177,13 @@ async def _serve(settings: Settings, engine: Engine, listener: socket.socket) ->
         loading.result()
 
 
-def _show_address(listener: socket.socket, settings: Settings) -> None:
-    hint = " (open it with ?api_key=KEY)" if settings.api_keys else ""
-    sys.stdout.write(f"Pageturn is at {address_of(listener)}{hint}\n")
+def _key_hint(settings: Settings) -> str:
+    return " (open it with ?api_key=KEY)" if settings.api_keys else ""
+
+
+def _show(line: str) -> None:
+    """To whoever started the app, at once."""
+    sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 

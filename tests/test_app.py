@@ -44,6 +44,12 @@ class Child:
     def __init__(self, process: asyncio.subprocess.Process, url: str) -> None:
         self.process, self.url = process, url
 
+    async def next_line(self) -> str:
+        """What it writes next to stdout."""
+        assert self.process.stdout is not None
+        async with asyncio.timeout(60):
+            return (await self.process.stdout.readline()).decode()
+
     async def end(self) -> tuple[int, str]:
         """Exit code and everything it wrote to stderr."""
         assert self.process.stderr is not None
@@ -69,16 +75,28 @@ async def child(tmp_path: Path, *options: str, **environment: str) -> AsyncItera
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    assert process.stdout is not None
+    started = Child(process, "")
     try:
-        async with asyncio.timeout(60):
-            line = (await process.stdout.readline()).decode()
+        line = await started.next_line()
         assert line.startswith("Pageturn is at http://127.0.0.1:"), line
-        yield Child(process, line.split()[3])
+        started.url = line.split()[3]
+        yield started
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def test_the_terminal_tells_the_address_then_that_the_model_is_ready_and_no_more(
+    tmp_path: Path,
+) -> None:
+    async with child(tmp_path) as app:
+        assert await app.next_line() == "The model is ready: fake\n"
+        async with httpx.AsyncClient() as http:
+            assert (await http.get(f"{app.url}/health")).json()["status"] == "ready"
+        app.process.send_signal(signal.SIGTERM)
+        assert await app.end_quietly() == 0
+        assert await app.next_line() == ""
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
