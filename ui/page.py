@@ -118,7 +118,7 @@ def _sampling_controls() -> list[gr.Slider]:
         gr.Slider(
             16, 4096, 1024, step=16, label="Longest answer", info="in tokens, as far as it fits"
         ),
-        gr.Slider(1, 8, 1, step=1, label="Answers", info="for each message"),
+        gr.Slider(1, 8, 1, step=1, label="Answers", info="to each message, side by side"),
     ]
 
 

@@ -128,7 +128,8 @@ class Photographer:
 
     async def dashboard(self) -> None:
         """The engine at work on three long answers."""
-        await self.page.get_by_role("button", name="3 answers").click()
+        await self.page.get_by_role("button", name="1 answer", exact=True).click()
+        await self.page.get_by_role("menuitemradio", name="3 answers").click()
         await self.page.get_by_label("Message", exact=True).fill(LONG_QUESTION)
         await self.page.keyboard.press("Enter")
         await self.page.locator(".pt-card").nth(2).wait_for()

@@ -26,6 +26,13 @@ async def send(page: Page, text: str) -> None:
     await page.keyboard.press("Enter")
 
 
+async def ask_for(page: Page, count: int) -> None:
+    """Let the messages to come get so many answers."""
+    await page.get_by_role("button", name=re.compile(r"^\d answers?\b")).click()
+    label = f"{count} answer{'' if count == 1 else 's'}"
+    await page.get_by_role("menuitemradio", name=label, exact=True).click()
+
+
 def stop_button(page: Page) -> Locator:
     return page.locator(".pt-stop")
 

@@ -1,7 +1,7 @@
 """The whole app around the scripted engine, as a process: `python -m tests.e2e.fake_app --port N --data-dir FOLDER`.
 
 Takes the app's own options. What is answered depends on the last user message: "long" gives 400 words, "hostile" text
-that tries to become a script, "markdown" a table, code and maths, "list" one with numbers, "stumble" a failure the first time, "echo" what follows it; anything else twelve words.
+that tries to become a script, "markdown" a table, code and maths, "list" and "bold list" such with numbers, "stumble" a failure the first time, "echo" what follows it; anything else twelve words.
 """
 
 import sys
@@ -25,6 +25,7 @@ MARKDOWN = (
     "- [x] done\n- [ ] to do, see https://example.org\n\nThe end.\n"
 )
 LISTS = ("1. One\n2. Two\n", "**Bold** beginning", "First of all")
+BOLD_LISTS = ("1. **One** is bold\n\n2. Two\n", "- **Two** is bold\n", "First of all")
 
 _stumbled: set[str] = set()
 
@@ -39,8 +40,8 @@ def script(prompt: Sequence[int], index: int) -> list[str]:
         return [said[i : i + size] for i in range(0, len(said), size)]
     if "hostile" in question:
         return [HOSTILE]
-    if question.strip() == "list":
-        return list(LISTS[index])
+    if question.strip() in ("list", "bold list"):
+        return list((BOLD_LISTS if "bold" in question else LISTS)[index])
     if "markdown" in question:
         return [MARKDOWN[i : i + 5] for i in range(0, len(MARKDOWN), 5)]
     if "stumble" in question and question not in _stumbled:

@@ -233,6 +233,12 @@ async def test_each_branch_says_what_going_on_costs(page: Page, server: AppProce
     rows = await open_tree(page)
     await expect(rows.locator(".pt-residency")).to_have_count(2)
     await expect(rows.locator(".pt-residency").first).to_have_text(f"prefill {missing} tokens")
+    await expect(page.locator(".pt-costs")).to_be_visible()
+    cost = rows.nth(1).locator(".pt-residency")
+    await page.mouse.move(5, 5)
+    await expect(cost).to_have_css("font-size", "0px")
+    await rows.nth(1).hover()
+    await expect(cost).to_have_css("font-size", "12px")
 
 
 async def test_only_what_is_in_sight_is_asked_for(page: Page, fake_server: AppProcess) -> None:

@@ -8,7 +8,8 @@ import pytest
 from playwright.async_api import Locator, Page, expect
 
 from tests.e2e.app_process import AppProcess
-from tests.e2e.browsing import open_page, send, stop, text_grows
+from tests.e2e.browsing import ask_for, open_page, send, stop, text_grows
+from tests.e2e.test_browser_accessibility import assert_clean
 from tests.e2e.test_browser_continue import select_words
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
@@ -36,7 +37,7 @@ async def frames_to(page: Page, kind: str) -> asyncio.Queue[dict]:
 async def ask_three(page: Page, server: AppProcess, text: str) -> Locator:
     """A new chat whose first message is answered three times; returns the finished cards."""
     await open_page(page, server)
-    await page.get_by_role("button", name="3 answers").click()
+    await ask_for(page, 3)
     await send(page, text)
     await expect(page.locator(".pt-card[data-status=done]")).to_have_count(3)
     return page.locator(".pt-card")
@@ -46,15 +47,19 @@ async def test_what_sharing_saves_is_told_while_answers_are_written_and_after(
     page: Page, fake_server: AppProcess
 ) -> None:
     await open_page(page, fake_server)
-    await page.get_by_role("button", name="3 answers").click()
+    await ask_for(page, 3)
     await send(page, "a long one")
     line = page.locator(".pt-savings")
-    await expect(line).to_have_text(
-        re.compile(r"^\d+ tokens so far · shared 4 blocks · private 2 · saved 8 \(57%\)$")
+    await expect(line).to_have_text("shared 4 blocks · private 2 · saved 8 (57%)")
+    await expect(line).to_have_accessible_description(
+        re.compile("the numbers now, while the answers are written")
     )
     await stop(page)
+    await expect(line).to_have_accessible_description(
+        re.compile("from when the answers held most.$")
+    )
     await expect(line).to_have_text(
-        re.compile(r"^When they held most: shared 4 blocks · private \d+ · saved 8 \(\d+%\)$")
+        re.compile(r"^shared 4 blocks · private \d+ · saved 8 \(\d+%\)$")
     )
     said = await line.inner_text()
     await page.get_by_role("button", name="New chat").click()
@@ -63,21 +68,57 @@ async def test_what_sharing_saves_is_told_while_answers_are_written_and_after(
     await expect(line).to_have_text(said)
 
 
+async def test_what_the_numbers_mean_is_told_on_pointing_on_focus_and_to_screen_readers(
+    page: Page, fake_server: AppProcess
+) -> None:
+    cards = await ask_three(page, fake_server, "a long one")
+    await expect(cards).to_have_count(3)
+    line, note = page.locator(".pt-savings"), page.get_by_role("tooltip")
+    await expect(line).to_have_accessible_description(
+        re.compile("^All 3 answers go on from the same text.* 4 blocks, shared")
+    )
+    await expect(note).to_be_hidden()
+    await line.hover()
+    await expect(note).to_contain_text("With a copy for each they would need 8 blocks more")
+    await assert_clean(page, "what the numbers mean")
+    box = await note.bounding_box()
+    assert box is not None
+    await page.mouse.move(box["x"] + 40, box["y"] + 40, steps=4)
+    await expect(note).to_be_visible()
+    await page.keyboard.press("Escape")
+    await expect(note).to_be_hidden()
+    await line.focus()
+    await expect(note).to_be_visible()
+    await page.keyboard.press("Tab")
+    await expect(note).to_be_hidden()
+
+
+async def test_on_a_phone_a_tap_tells_what_the_numbers_mean(
+    phone: Page, fake_server: AppProcess
+) -> None:
+    await ask_three(phone, fake_server, "a long one")
+    note = phone.get_by_role("tooltip")
+    await phone.locator(".pt-savings").tap()
+    await expect(note).to_be_in_viewport(ratio=1)
+    await phone.locator(".pt-card-body").first.tap()
+    await expect(note).to_be_hidden()
+
+
 async def test_when_one_answer_is_left_the_line_tells_of_all_together(
     page: Page, fake_server: AppProcess
 ) -> None:
     """The engine tells on of the last one, which shares nothing: that is not what the line is about."""
     told = await frames_to(page, "requests")
     await open_page(page, fake_server)
-    await page.get_by_role("button", name="3 answers").click()
+    await ask_for(page, 3)
     await send(page, "a long one")
     line = page.locator(".pt-savings")
-    await expect(line).to_contain_text("so far")
+    await expect(line).to_contain_text("saved 8 (57%)")
     for number in (1, 3):
         await page.get_by_role("button", name=f"Stop answer {number}").click()
         card = page.locator(".pt-card").nth(number - 1)
         await expect(card).to_have_attribute("data-status", "stopped")
-    together = "When they held most: shared 4 blocks · private 2 · saved 8 (57%)"
+    together = "shared 4 blocks · private 2 · saved 8 (57%)"
     await expect(line).to_have_text(together)
     while [item["blocks_shared"] for item in (await told.get())["items"]] != [0]:
         pass
@@ -91,7 +132,8 @@ async def test_heads_of_cards_are_one_line_and_in_sight(
 ) -> None:
     cards = await ask_three(page, fake_server, "a long one")
     heads = cards.locator("header")
-    await expect(heads.first.locator(".pt-meta")).to_have_text(
+    await expect(heads).to_have_text([f"Answer {number}complete" for number in (1, 2, 3)])
+    await expect(cards.first.locator(".pt-usage")).to_have_text(
         re.compile(r"^400 tokens · \S+ tokens/s$")
     )
     boxes = await heads.evaluate_all(
@@ -100,6 +142,49 @@ async def test_heads_of_cards_are_one_line_and_in_sight(
     top = await page.locator(".pt-scroll").evaluate("(node) => node.getBoundingClientRect().top")
     assert {height for _, height in boxes} == {44}
     assert all(top <= y < top + 200 for y, _ in boxes)
+
+
+CUT_OFF = """(all) => all.flatMap((part) => [part, ...part.children])
+    .filter((part) => part.scrollWidth > part.clientWidth + 1 && part.clientWidth).map((part) => part.outerHTML)"""
+
+
+@pytest.mark.parametrize("width", [1280, 1120, 800])
+async def test_nothing_of_a_cards_head_and_foot_is_cut_off(
+    page: Page, fake_server: AppProcess, width: int
+) -> None:
+    await page.set_viewport_size({"width": width, "height": 860})
+    await open_page(page, fake_server)
+    await ask_with_temperatures(page)
+    await send(page, "a long one")
+    heads = page.locator(".pt-card > header")
+    await expect(heads).to_have_text(
+        [re.compile(rf"^Answer \dT {t}$") for t in ("0.3", "0.8", "1.3")]
+    )
+    assert await heads.evaluate_all(CUT_OFF) == []
+    await expect(page.locator(".pt-card[data-status=done]")).to_have_count(3)
+    await expect(heads.last).to_have_text("Answer 3T 1.3complete")
+    assert await page.locator(".pt-card > :is(header, footer)").evaluate_all(CUT_OFF) == []
+
+
+async def test_on_a_phone_the_composer_says_all_of_what_it_asks_for(
+    phone: Page, fake_server: AppProcess
+) -> None:
+    await open_page(phone, fake_server)
+    await ask_with_temperatures(phone)
+    button = phone.get_by_role("button", name=re.compile("^3 answers.*T 0.3–1.3$"))
+    assert await button.evaluate_all(CUT_OFF) == []
+    assert await phone.locator(".pt-composer-row").evaluate(
+        "(row) => row.scrollWidth <= row.clientWidth"
+    )
+    await send(phone, "hello")
+    await expect(phone.locator(".pt-card[data-status=done]")).to_have_count(3)
+    assert await button.evaluate_all(CUT_OFF) == []
+
+
+async def ask_with_temperatures(page: Page) -> None:
+    await page.get_by_role("button", name="1 answer", exact=True).click()
+    await page.get_by_role("menuitem", name="Different temperatures").click()
+    await page.get_by_role("button", name="Use for my messages").click()
 
 
 async def test_another_chat_does_not_hide_what_sharing_saves(
@@ -111,7 +196,7 @@ async def test_another_chat_does_not_hide_what_sharing_saves(
         )
     )
     await open_page(page, fake_server)
-    await page.get_by_role("button", name="3 answers").click()
+    await ask_for(page, 3)
     await send(page, "a long one")
     await expect(page.locator(".pt-savings")).to_contain_text("saved 8 (57%)")
     await stop(page)
@@ -125,7 +210,7 @@ async def test_the_menu_asks_for_five_and_for_different_temperatures(
     await open_page(page, fake_server)
     await send(page, "hello")
     await expect(page.locator(".pt-assistant[data-status=done]")).to_have_count(1)
-    more = page.get_by_role("button", name="Regenerate several ways")
+    more = page.get_by_role("button", name="More for this answer")
     await more.focus()
     await page.keyboard.press("Enter")
     menu = page.get_by_role("menu")
@@ -147,8 +232,8 @@ async def test_the_menu_asks_for_five_and_for_different_temperatures(
     await dialog.get_by_role("button", name="Regenerate").click()
     cards = page.locator(".pt-card")
     await expect(cards).to_have_count(2)
-    await expect(cards.nth(0).locator(".pt-meta")).to_contain_text("T 0 ·")
-    await expect(cards.nth(1).locator(".pt-meta")).to_contain_text("T 1.7 ·")
+    await expect(cards.nth(0).locator("header")).to_contain_text("T 0")
+    await expect(cards.nth(1).locator("header")).to_contain_text("T 1.7")
     five, two = [frame for frame in sent if frame["type"] == "regenerate"]
     assert five["n"] == 5
     assert (two["n"], two["sampling"]) == (2, {"temperatures": [0, 1.7]})
@@ -158,14 +243,42 @@ async def test_the_composer_asks_for_as_many_as_were_chosen(
     page: Page, fake_server: AppProcess
 ) -> None:
     await open_page(page, fake_server)
-    await page.get_by_role("button", name="How many answers").click()
-    await page.get_by_role("menuitemradio", name="×2").click()
-    await expect(page.get_by_role("button", name="2 answers")).to_have_attribute(
-        "aria-pressed", "true"
-    )
+    sends = page.locator(".pt-send")
+    await expect(sends).to_have_accessible_name("Send")
+    await ask_for(page, 2)
     await page.reload()
+    await expect(page.get_by_role("button", name="2 answers", exact=True)).to_be_visible()
+    await expect(sends).to_have_accessible_name("Send for 2 answers")
+    await expect(sends).to_have_text("×2")
     await send(page, "hello")
     await expect(page.locator(".pt-card")).to_have_count(2)
+    await page.get_by_role("tab", name="Settings").click()
+    answers = page.get_by_label("number input for Answers")
+    await expect(answers).to_have_value("2")
+    await answers.fill("1")
+    await page.keyboard.press("Tab")
+    await page.get_by_role("tab", name="Chat").click()
+    await expect(sends).to_have_accessible_name("Send")
+
+
+async def test_a_conversation_with_a_number_of_its_own_keeps_what_is_chosen_in_it(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await send(page, "hello")
+    await expect(page.locator(".pt-assistant[data-status=done]")).to_have_count(1)
+    await page.get_by_role("button", name="Settings of this conversation").click()
+    await page.get_by_role("dialog").get_by_label("Answers").fill("2")
+    await page.get_by_role("button", name="Save", exact=True).click()
+    await expect(page.get_by_role("button", name="2 answers", exact=True)).to_be_visible()
+    await ask_for(page, 4)
+    identity = page.url.rpartition("#")[2]
+    await page.locator(".pt-new").click()
+    await expect(page.get_by_role("button", name="1 answer", exact=True)).to_be_visible()
+    await page.go_back()
+    await expect(page.get_by_role("button", name="4 answers", exact=True)).to_be_visible()
+    tree = await asyncio.to_thread(fake_server.get, f"/api/conversations/{identity}")
+    assert tree["conversation"]["sampling"] == {"n": 4}
 
 
 async def test_a_message_continues_the_answer_that_was_touched_last(
@@ -180,7 +293,7 @@ async def test_a_message_continues_the_answer_that_was_touched_last(
     await expect(cards.nth(2)).to_have_attribute("aria-current", "true")
     await expect(cards.nth(0)).not_to_have_attribute("aria-current", "true")
     await expect(hint).to_contain_text("continues answer 3")
-    await page.get_by_role("button", name="3 answers").click()
+    await ask_for(page, 1)
     await send(page, "go on")
     await expect(page.locator(".pt-message")).to_have_count(4)
     await expect(page.locator(".pt-assistant").first).to_contain_text("answer2-0")
@@ -203,7 +316,7 @@ async def test_an_answer_cut_short_is_continued_from_its_card(
     page: Page, fake_server: AppProcess
 ) -> None:
     await open_page(page, fake_server)
-    await page.get_by_role("button", name="3 answers").click()
+    await ask_for(page, 3)
     await send(page, "a long one")
     cards = page.locator(".pt-card")
     await text_grows(cards.nth(1).locator(".pt-prose"))
@@ -307,21 +420,27 @@ async def test_comparing_and_a_new_chat_have_their_keys(
     await expect(box).to_have_value("")
 
 
-async def test_compare_marks_the_number_of_a_list(page: Page, fake_server: AppProcess) -> None:
-    await open_page(page, fake_server)
-    await page.get_by_role("button", name="3 answers").click()
-    await send(page, "list")
-    await expect(page.locator(".pt-card[data-status=done]")).to_have_count(3)
+@pytest.mark.parametrize(
+    ("asked", "words"), [("list", ["1.", "**", "F"]), ("bold list", ["1.", "-", "F"])]
+)
+async def test_compare_marks_the_number_of_a_list_in_its_place(
+    page: Page, fake_server: AppProcess, asked: str, words: list[str]
+) -> None:
+    """However the item begins, its number is there once."""
+    cards = await ask_three(page, fake_server, asked)
     await page.get_by_role("button", name="Compare").click()
     marks = page.locator(".pt-leaves")
-    await expect(marks).to_have_text(["1.", "**", "F"])
+    await expect(marks).to_have_text(words)
     await expect(marks.first).to_have_attribute("aria-label", "Answer 1 goes its own way with “1.”")
-    item = page.locator(".pt-card li").first
-    box, of = await marks.first.bounding_box(), await item.bounding_box()
+    items = cards.first.locator("li")
+    await expect(items.first).to_have_css("list-style-type", "none")
+    await expect(items.nth(1)).to_have_css("list-style-type", "decimal")
+    box, of = await marks.first.bounding_box(), await items.first.bounding_box()
     assert box is not None
     assert of is not None
     assert box["x"] + box["width"] <= of["x"]
     assert box["height"] < 30
+    assert abs(box["y"] - of["y"]) < 12
 
 
 async def placed(part: Locator) -> tuple[float, float]:

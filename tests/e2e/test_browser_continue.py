@@ -198,3 +198,76 @@ async def test_a_phone_continues_from_a_selection(phone: Page, fake_server: AppP
     await expect(phone.locator(".pt-assistant .pt-count")).to_have_text("2/2")
     await expect(phone.locator(".pt-assistant")).to_have_attribute("data-status", "done")
     assert contents(fake_server, phone)[-1].startswith("answer0-0 answer0-1 answer0-2answer0-0 ")
+
+
+SENTENCES = "echo First one. Second one! Third one?\n\n- An item. More of it.\n- The last item."
+
+
+async def test_a_place_is_chosen_sentence_by_sentence_without_a_mouse(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await send(page, SENTENCES)
+    await expect(page.locator(".pt-assistant")).to_have_attribute("data-status", "done")
+    more = page.get_by_role("button", name="More for this answer")
+    await more.focus()
+    await page.keyboard.press("Enter")
+    await page.keyboard.press("End")
+    await page.keyboard.press("Enter")
+    bar = page.get_by_role("toolbar", name="Continue from here")
+    go_on = bar.get_by_role("button", name="Continue from here", exact=True)
+    await expect(go_on).to_be_focused()
+    for key, words in [
+        (None, "The last item."),
+        ("ArrowUp", "More of it."),
+        ("ArrowUp", "An item."),
+        ("ArrowLeft", "Third one?"),
+        ("ArrowDown", "An item."),
+        ("Home", "First one."),
+        ("ArrowUp", "First one."),
+        ("End", "The last item."),
+        ("Home", "First one."),
+        ("ArrowRight", "Second one!"),
+    ]:
+        if key:
+            await page.keyboard.press(key)
+        await expect(bar).to_contain_text(f"{words}”")
+        assert await page.evaluate("document.getSelection().toString()") == words
+        await expect(go_on).to_be_focused()
+    await page.keyboard.press("Escape")
+    await expect(bar).to_be_hidden()
+    await expect(more).to_be_focused()
+    await page.keyboard.press("Enter")
+    await page.keyboard.press("End")
+    await page.keyboard.press("Enter")
+    await page.keyboard.press("Home")
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".pt-assistant .pt-count")).to_have_text("2/2")
+    await expect(page.locator(".pt-assistant")).to_have_attribute("data-status", "done")
+    assert contents(fake_server, page)[-1].startswith("First one.First one. Second one!")
+
+
+async def test_a_place_in_a_long_answer_stays_in_sight_and_is_moved_by_taps(
+    phone: Page, fake_server: AppProcess
+) -> None:
+    await open_page(phone, fake_server)
+    text = " ".join(f"This is sentence number {number} of many." for number in range(45))
+    await send(phone, f"echo {text}")
+    await expect(phone.locator(".pt-assistant")).to_have_attribute("data-status", "done")
+    await phone.get_by_role("button", name="More for this answer").tap()
+    await phone.get_by_role("menuitem", name="Continue from a place").tap()
+    bar = phone.get_by_role("toolbar", name="Continue from here")
+    await expect(bar).to_contain_text("number 44 of many.”")
+    await bar.get_by_role("button", name="Previous sentence").tap()
+    await expect(bar).to_contain_text("number 43 of many.”")
+    await phone.keyboard.press("Home")
+    await expect(bar).to_contain_text("number 0 of many.”")
+    await expect(bar).to_be_in_viewport(ratio=1)
+    place = """() => {
+        const [place, box] = [document.getSelection().getRangeAt(0), document.querySelector(".pt-scroll")]
+            .map((part) => part.getBoundingClientRect());
+        return place.top >= box.top && place.bottom <= box.bottom;
+    }"""
+    assert await phone.evaluate(place)
+    await bar.get_by_role("button", name="Next sentence").tap()
+    await expect(bar).to_contain_text("number 1 of many.”")

@@ -12,6 +12,7 @@ from tests.chat.exports import chatgpt, open_webui
 from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import open_page, send, start_long_answer, stop
 from tests.e2e.hostile import LINES
+from tests.e2e.test_browser_accessibility import assert_clean
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 
@@ -199,16 +200,34 @@ async def test_a_broken_file_is_refused_with_its_place(
     await open_page(page, fake_server)
     broken = chatgpt()
     broken["mapping"]["a1"]["parent"] = "sys"
+    mine = many(1)
+    mine["conversations"][0]["messages"][0]["role"] = "root"
     files = {
         "good.json": json.dumps(open_webui()),
         "<b>bad</b>.json": json.dumps([chatgpt(), broken]),
+        "mine.json": json.dumps(mine),
         "no.json": "{",
+        "zip.json": "PK",
     }
     await page.evaluate(drop(files))
-    toast = page.locator(".pt-toast")
-    await expect(toast).to_contain_text("1 conversation imported. <b>bad</b>.json was not imported")
-    await expect(toast).to_contain_text("[1].mapping.a1.parent must name the node that lists it")
-    await expect(toast).to_contain_text("no.json was not imported: the body is not JSON")
+    dialog = page.get_by_role("dialog", name="Not imported")
+    await expect(dialog.locator("dt")).to_have_text(
+        ["<b>bad</b>.json", "mine.json", "no.json", "zip.json"]
+    )
+    await expect(dialog.locator("dd")).to_have_text(
+        [
+            "Conversation 2, field “mapping.a1.parent”: must name the node that lists it.",
+            "Conversation 1, message 1, field “role”: must be one of 'user', 'assistant'.",
+            "It is no whole JSON file: it ends inside of an object at line 1 column 1.",
+            "It is no whole JSON file: expected value at line 1 column 1.",
+        ]
+    )
+    await expect(dialog).to_contain_text(
+        "1 conversation imported. Nothing of these files was taken in."
+    )
+    await assert_clean(page, "files that were not imported")
+    await page.keyboard.press("Escape")
+    await expect(dialog).to_have_count(0)
     await page.context.close()
 
 
@@ -325,6 +344,35 @@ async def test_marks_of_markdown_are_left_out_of_what_a_search_finds(
     snippet = page.locator(".pt-conversation .pt-snippet").first
     await expect(snippet).to_contain_text("zanzibar and code")
     await expect(snippet.locator("mark")).to_have_text("zanzibar")
+
+
+FOUND = """() => {
+    const box = document.querySelector(".pt-scroll").getBoundingClientRect();
+    return [...CSS.highlights.get("pt-found") ?? []].map((range) => {
+        const place = range.getBoundingClientRect();
+        return [range.toString(), place.top >= box.top && place.bottom <= box.bottom];
+    });
+}"""
+
+
+async def test_the_words_that_were_found_are_marked_and_in_sight(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await ask(page, "a long one, looked through")
+    await ask(page, "short")
+    await page.locator(".pt-new").click()
+    search = page.get_by_label("Search conversations")
+    await search.fill("ANSWER0-250")
+    row = page.locator(".pt-conversation", has_text="looked through")
+    await expect(row.locator(".pt-snippet mark")).to_have_text("answer0-250")
+    await row.locator(".pt-conversation-open").click()
+    answers = page.locator(".pt-assistant")
+    await expect(answers.first).to_be_focused()
+    assert await page.evaluate(FOUND) == [["answer0-250", True]]
+    await search.fill("short answer0-3")
+    await expect(page.locator(".pt-conversation")).to_have_count(0)
+    assert await page.evaluate(FOUND) == []
 
 
 async def test_a_title_has_the_whole_row_until_its_menu_is_wanted(

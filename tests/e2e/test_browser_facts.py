@@ -105,7 +105,7 @@ async def test_the_keys_are_listed_and_lead_where_they_say(
     await page.locator(".pt-scroll").focus()
     await page.keyboard.press("?")
     dialog = page.get_by_role("dialog", name="Keyboard shortcuts")
-    await expect(dialog.locator("dt")).to_have_count(12)
+    await expect(dialog.locator("dt")).to_have_count(13)
     await page.keyboard.press("Escape")
     await expect(dialog).to_have_count(0)
     await page.keyboard.press("/")

@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import Browser, Page, Request, expect
 
 from tests.e2e.app_process import AppProcess
-from tests.e2e.browsing import open_page, send
+from tests.e2e.browsing import ask_for, open_page, send
 from tests.e2e.hostile import TEXTS
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
@@ -160,7 +160,7 @@ async def test_hostile_candidates_are_compared_and_stay_text(
     page: Page, fake_server: AppProcess
 ) -> None:
     await open_page(page, fake_server)
-    await page.get_by_role("button", name="3 answers").click()
+    await ask_for(page, 3)
     await send(page, "hostile")
     await expect(page.locator(".pt-card[data-status=done]")).to_have_count(3)
     await page.get_by_role("button", name="Compare").click()

@@ -1,17 +1,51 @@
 """The page in a real browser with scripted answers: what is typed, what is said, the list of conversations."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, WebSocketRoute, expect
 
 from tests.e2e.app_process import AppProcess
-from tests.e2e.browsing import open_page, send, start_long_answer, stop, stop_button, text_grows
+from tests.e2e.browsing import (
+    ask_for,
+    open_page,
+    send,
+    start_long_answer,
+    stop,
+    stop_button,
+    text_grows,
+)
 from tests.e2e.conftest import DESKTOP, running_fake_app
 from tests.e2e.fake_app import MARKDOWN
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+
+
+class Gate:
+    """Between a page and the server: while it is closed nothing of the server comes through."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        self.held: list[tuple[WebSocketRoute, str | bytes]] = []
+
+    def join(self, end: WebSocketRoute) -> None:
+        end.connect_to_server().on_message(lambda message: self._take(end, message))
+
+    def _take(self, end: WebSocketRoute, message: str | bytes) -> None:
+        if self.is_closed:
+            self.held.append((end, message))
+        else:
+            end.send(message)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def open(self) -> None:
+        self.is_closed = False
+        for end, message in self.held:
+            end.send(message)
 
 
 class TestWords:
@@ -105,13 +139,13 @@ class TestWords:
         self, page: Page, fake_server: AppProcess
     ) -> None:
         await open_page(page, fake_server)
-        await page.get_by_role("button", name="3 answers").click()
+        await ask_for(page, 3)
         await send(page, "a short one")
         cards = page.locator(".pt-card")
         await expect(cards).to_have_count(3)
         await expect(page.locator(".pt-card[data-status=done]")).to_have_count(3)
         await expect(page.locator(".pt-candidates")).to_contain_text("continues answer 1")
-        await page.get_by_role("button", name="3 answers").click()
+        await ask_for(page, 1)
         await send(page, "go on")
         await expect(cards).to_have_count(0)
         await expect(page.locator(".pt-message")).to_have_count(4)
@@ -124,7 +158,7 @@ class TestWords:
             """localStorage.setItem("pageturn.sampling", '{"max_tokens": 150}')"""
         )
         await open_page(page, fake_server)
-        await page.get_by_role("button", name="3 answers").click()
+        await ask_for(page, 3)
         await send(page, "a long one")
         bodies = page.locator(".pt-card-body")
         await expect(bodies).to_have_count(3)
@@ -134,9 +168,7 @@ class TestWords:
         )
         await expect(page.locator(".pt-card[data-status=done]")).to_have_count(3)
         assert await bodies.evaluate_all(scrolled) == [False] * 3
-        await page.locator(".pt-blocks").first.evaluate(
-            "(line) => line.append(' wraps'.repeat(30))"
-        )
+        await page.locator(".pt-usage").first.evaluate("(line) => line.append(' wraps'.repeat(30))")
         bottoms = await page.locator(".pt-use").evaluate_all(
             "(all) => all.map((button) => button.getBoundingClientRect().bottom)"
         )
@@ -162,6 +194,66 @@ class TestWords:
         assert frame["sampling"] == {"temperature": 0.3}
         await page.get_by_role("tab", name="Settings").click()
         await expect(page.get_by_label("number input for Temperature")).to_have_value("0.3")
+
+
+class TestDrafts:
+    """Nothing that is typed is lost."""
+
+    async def test_a_new_chat_beside_others_keeps_its_draft(
+        self, page: Page, fake_server: AppProcess
+    ) -> None:
+        await open_page(page, fake_server)
+        await send(page, "hello")
+        await expect(page.locator(".pt-assistant")).to_have_attribute("data-status", "done")
+        conversation = page.url
+        await page.locator(".pt-new").click()
+        box = page.get_by_label("Message", exact=True)
+        await box.press_sequentially("unsent")
+        await page.reload()
+        await expect(box).to_have_value("unsent")
+        await page.goto(conversation)
+        await expect(page.locator(".pt-message")).to_have_count(2)
+        await expect(box).to_have_value("")
+        await page.locator(".pt-new").click()
+        await expect(box).to_have_value("unsent")
+
+    async def test_what_is_typed_before_a_first_message_has_arrived_goes_on_with_it(
+        self, page: Page, fake_server: AppProcess
+    ) -> None:
+        gate = Gate()
+        await page.route_web_socket(re.compile("/ws/chat"), gate.join)
+        await open_page(page, fake_server)
+        box = page.get_by_label("Message", exact=True)
+        gate.close()
+        await send(page, "hello")
+        await box.press_sequentially("typed since")
+        gate.open()
+        await expect(page.locator(".pt-assistant")).to_have_attribute("data-status", "done")
+        await expect(box).to_have_value("typed since")
+        await page.reload()
+        await expect(page.locator(".pt-message")).to_have_count(2)
+        await expect(box).to_have_value("typed since")
+        await page.locator(".pt-new").click()
+        await expect(box).to_have_value("")
+
+    async def test_an_edit_that_was_begun_is_there_after_a_reload_until_it_is_given_up(
+        self, page: Page, fake_server: AppProcess
+    ) -> None:
+        await open_page(page, fake_server)
+        await send(page, "hello")
+        await expect(page.locator(".pt-assistant")).to_have_attribute("data-status", "done")
+        edit, area = (
+            page.get_by_role("button", name="Edit and resend"),
+            page.get_by_label("Your message"),
+        )
+        await edit.click()
+        await area.fill("hello again")
+        await page.reload()
+        await edit.click()
+        await expect(area).to_have_value("hello again")
+        await page.get_by_role("button", name="Cancel").click()
+        await edit.click()
+        await expect(area).to_have_value("hello")
 
 
 class TestConversations:

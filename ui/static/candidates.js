@@ -4,23 +4,6 @@
 
 (function (P) {
   const { h } = P;
-  const REMEMBERED = 50;
-  // By generation: the moment when its answers held most together, an item of the topic `requests`.
-  const fullest = new Map();
-
-  function remember(request) {
-    const { generation_id: id } = request;
-    const held = (each) => each.blocks_shared + each.blocks_private;
-    if (fullest.has(id) && held(fullest.get(id)) >= held(request)) return;
-    fullest.set(id, request);
-    if (fullest.size > REMEMBERED) fullest.delete(fullest.keys().next().value);
-  }
-
-  // "shared 62 blocks · private 39 · saved 124 (55%)"; docs/protocol.md has the formula.
-  P.savingsLine = function ({ blocks_shared: shared, blocks_private: own, blocks_saved: saved }) {
-    const share = Math.round((100 * saved) / Math.max(shared + own + saved, 1));
-    return `shared ${P.plural(shared, "block")} · private ${P.number(own)} · saved ${P.number(saved)} (${share}%)`;
-  };
 
   P.CandidatesView = class {
     // `actions`: pick(message), stop(index), goOn(message, place), regenerate(message, {n}).
@@ -31,10 +14,10 @@
       this.focusId = null;
       this.row = h("div", { class: "pt-cards" });
       this.dots = h("div", { class: "pt-dots", "aria-hidden": "true" });
-      this.memory = h("p", { class: "pt-hint pt-savings" });
+      this.sharing = new P.SharingLine();
       this.hint = h("p", { class: "pt-hint" });
       this.compare = new P.Compare(() => this.inOrder());
-      const foot = h("div", { class: "pt-candidates-foot" }, h("div", {}, this.memory, this.hint), this.compare.button);
+      const foot = h("div", { class: "pt-candidates-foot" }, h("div", {}, this.sharing.node, this.hint), this.compare.button);
       this.node = h("section", { class: "pt-candidates", "aria-label": "Answers to choose from" }, this.row, this.dots, foot);
       this.row.addEventListener("scroll", () => this.onSwipe(), { passive: true });
       this.row.addEventListener("keydown", (event) => this.onKey(event));
@@ -57,7 +40,7 @@
       this.dots.replaceChildren(...messages.map(() => h("i")));
       this.markDot();
       this.watchEnd(running);
-      this.showFullest(messages.filter((message) => message.status === "generating").length);
+      if (messages.filter((message) => message.status === "generating").length < 2) this.sharing.settle(messages[0].generation_id);
       this.compare.update(!running && messages.filter((message) => message.content).length > 1);
       this.setFocus(ids.has(this.focusId) ? this.focusId : (ids.has(headId) ? headId : messages[0].id));
     }
@@ -78,20 +61,6 @@
     watchEnd(running) {
       if (this.running && !running) for (const card of this.cards.values()) card.toBeginning();
       this.running = running;
-    }
-
-    // What the engine holds for these answers now, while they are several; `request` is an item of the topic `requests`.
-    setLive(request) {
-      if (request.num_candidates - request.finish_reasons.length < 2) return;
-      remember(request);
-      P.setText(this.memory, `${P.plural(request.generated_tokens, "token")} so far · ${P.savingsLine(request)}`);
-    }
-
-    // Once nothing can be shared any more: what it was when they held most.
-    showFullest(running) {
-      const [{ message }] = this.cards.values();
-      const request = fullest.get(message.generation_id);
-      if (request && running < 2) P.setText(this.memory, `When they held most: ${P.savingsLine(request)}`);
     }
 
     card(index) {

@@ -11,17 +11,18 @@
       this.actions = actions;
       this.prose = new P.Prose();
       this.wait = h("div", { class: "pt-wait" });
-      this.stats = h("span", { class: "pt-meta" });
-      this.stop = P.iconButton("stop", `Stop ${name}`, () => actions.stop(this.message.candidate_index));
-      this.blocks = h("p", { class: "pt-blocks" });
+      this.temperature = h("span", { title: "Temperature" });
+      this.ended = h("span", { class: "pt-ended" });
+      this.stop = P.iconButton("stop", `Stop ${name}`, () => actions.stop(this.message.candidate_index), { class: "pt-icon-button pt-stop-one" });
+      this.usage = h("p", { class: "pt-usage" });
       this.note = h("p", { class: "pt-note" });
       this.use = P.button("check", "Use this", () => actions.pick(this.message), { class: "pt-button pt-primary pt-use" });
       this.goOn = P.iconButton("goon", `Continue ${name}`, () => actions.goOn(this.message, {}));
       this.again = P.iconButton("again", `Try ${name} again`, () => actions.regenerate(this.message, { n: 1 }));
       this.copy = P.iconButton("copy", `Copy ${name}`, (event) => P.copyText(this.message.content, event.currentTarget));
       this.body = h("div", { class: "pt-card-body", tabindex: 0, role: "group", "aria-label": `Text of ${name}` }, this.prose.node, this.wait);
-      const head = h("header", {}, h("h3", {}, `Answer ${message.candidate_index + 1}`), this.stats, this.stop);
-      const foot = h("footer", {}, this.note, this.blocks, h("div", { class: "pt-card-buttons" }, this.use, this.goOn, this.again, this.copy));
+      const head = h("header", {}, h("h3", {}, `Answer ${message.candidate_index + 1}`), this.temperature, this.ended, this.stop);
+      const foot = h("footer", {}, this.note, this.usage, h("div", { class: "pt-card-buttons" }, this.use, this.goOn, this.again, this.copy));
       this.node = h("article", { class: "pt-card", "data-id": message.id }, head, this.body, foot);
       this.use.append(h("kbd", {}, String(message.candidate_index + 1)));
       this.follows = true;
@@ -37,7 +38,6 @@
     // `all`: the messages of all cards. What they have in common is not said in each.
     update(message, all) {
       this.message = message;
-      const temperature = new Set(all.map(P.temperatureLine)).size > 1 ? P.temperatureLine(message) : "";
       const generating = message.status === "generating";
       this.node.dataset.status = message.status;
       this.node.setAttribute("aria-label", `Answer ${message.candidate_index + 1} of ${all.length}`);
@@ -45,8 +45,10 @@
       this.goOn.hidden = generating || !P.isCutShort(message);
       this.again.hidden = message.status !== "error";
       this.copy.hidden = generating || !message.content;
-      P.setText(this.stats, [temperature, generating ? "" : P.usageLine({ usage: message.usage, timings: { tokens_per_second: message.timings?.tokens_per_second } })].filter(Boolean).join(" · "));
-      P.setText(this.blocks, [P.finishLabel(message.finish_reason), P.blocksLine(message.kv)].filter(Boolean).join(" · "));
+      P.setText(this.temperature, new Set(all.map(P.temperatureLine)).size > 1 ? P.temperatureLine(message) : "");
+      P.setText(this.ended, P.endLabel(message));
+      P.setText(this.usage, generating ? "writing…" : P.usageLine({ usage: message.usage, timings: { tokens_per_second: message.timings?.tokens_per_second } }));
+      this.usage.title = P.blocksLine(message.kv);
       const note = P.endNote(message);
       P.setText(this.note, note && ["error", "interrupted"].includes(message.status) ? note.text : "");
       if (!generating || this.prose.isEmpty) this.prose.set(message.html, "");

@@ -189,7 +189,7 @@
 
   function onCandidate(frame) {
     live.candidate(frame);
-    if (frame.finish_reason === "abort") P.say(["Stopped", live.receipt(frame.generation_id)].filter(Boolean).join(" · "));
+    if (frame.finish_reason === "abort") P.say(live.receipt(frame.generation_id) || "Stopped");
     const status = { abort: "stopped", error: "error" }[frame.finish_reason] || "done";
     const { html } = live.part(live.get(frame.generation_id), frame.index);
     const { finish_reason, usage, timings, kv, error } = frame;
@@ -229,7 +229,7 @@
 
   function onRequests(frame) {
     const own = frame.items.find((item) => item.generation_id === state.generation);
-    if (own && watchingRequests) transcript?.candidates?.setLive(own);
+    if (own && watchingRequests) transcript?.candidates?.sharing.setLive(own);
   }
 
   // --- keys, mounting -----------------------------------------------------------------------------
@@ -312,7 +312,7 @@
     openId: () => state.open,
     view: () => state.view,
     conversation: () => state.view?.conversation ?? null,
-    reveal: (messageId) => Boolean(transcript?.reveal(messageId)),
+    reveal: (messageId) => transcript?.reveal(messageId) ?? null,
   };
   open(idInAddress());
 })(window.Pageturn);

@@ -25,13 +25,7 @@
     return h("li", { class: drawn ? "pt-drawn" : null }, h("code", {}, visible(text)), h("span", { class: "pt-bar", "aria-hidden": "true" }, bar), h("b", {}, P.percent(probability, 1)));
   }
 
-  function placePopup() {
-    const box = owner.getBoundingClientRect();
-    const room = document.documentElement.clientWidth - popup.offsetWidth - GAP_PX;
-    const above = box.top - popup.offsetHeight - GAP_PX;
-    popup.style.left = `${Math.max(GAP_PX, Math.min(box.left, room))}px`;
-    popup.style.top = `${above > GAP_PX ? above : box.bottom + GAP_PX}px`;
-  }
+  const placePopup = () => P.placePopup(owner, popup, GAP_PX);
 
   function showChoices(mark, choices) {
     hidePopup();
@@ -61,30 +55,34 @@
   }
 
   // Where a stretch of the source, given in code points, begins and ends in what is shown, and the `markup` that it is
-  // when nothing of it is shown.
+  // when nothing of it is shown; `isItem`: that of a list's item.
   function shownStretch({ content }, shown, start, end) {
     const [from, to] = [start, end].map((place) => [...content].slice(0, place).join("").length);
     const places = P.places.placesInSource(content, shown);
     const [after, last] = [places.findIndex((place) => place > from), places.findIndex((place) => place >= to)];
     const next = after < 0 ? content.length : places[after] - 1;
-    return { begin: after < 0 ? shown.length : after - 1, end: last < 0 ? shown.length : last, markup: next < to ? "" : markupBefore(content, from, next) };
+    return { begin: after < 0 ? shown.length : after - 1, end: last < 0 ? shown.length : last, ...(next < to ? { markup: "" } : markupBefore(content, from, next)) };
   }
 
   // What the source has from `from` to the shown character at `next`: all of a list item's number or bullet, if it is part of that.
   function markupBefore(content, from, next) {
     const line = content.lastIndexOf("\n", next - 1) + 1;
     const item = content.slice(line, next).match(LIST_ITEM);
-    return item && from < line + item[0].length ? item[1] : content.slice(from, next).trim();
+    const isItem = Boolean(item) && from < line + item[0].length;
+    return { isItem, markup: isItem ? item[1] : content.slice(from, next).trim() };
   }
 
-  // Puts the mark over its text, or, for markup, where that would stand; without a place at the end of the text.
-  function putMark(mark, range, markup, prose) {
+  // Puts the mark over its text, or, for markup, where that would stand: an item's in the place of its number or bullet.
+  // Without a place it stands at the end of the text.
+  function putMark(mark, range, { markup, isItem }, prose) {
     if (!range) prose.node.append(h("p", {}, (mark.append("ends here"), mark)));
     else if (!markup) range.surroundContents(mark);
     else {
       mark.append(markup);
-      mark.classList.add("pt-unseen");
-      range.insertNode(mark);
+      const item = isItem && range.startContainer.parentElement.closest("li");
+      if (item) mark.classList.add("pt-item-mark");
+      if (item) item.prepend(mark);
+      else range.insertNode(mark);
     }
   }
 
@@ -133,11 +131,11 @@
       const { message, prose } = card;
       const nodes = P.places.textNodes(prose.node);
       const shown = nodes.map((node) => node.data).join("");
-      const { begin, end: last, markup } = shownStretch(message, shown, start, end);
-      const range = start < end ? markRange(nodes, begin, last) : null;
-      const words = range ? markup || range.toString().trim() : "its end";
+      const stretch = shownStretch(message, shown, start, end);
+      const range = start < end ? markRange(nodes, stretch.begin, stretch.end) : null;
+      const words = range ? stretch.markup || range.toString().trim() : "its end";
       const mark = h("mark", { class: "pt-leaves", tabindex: 0, role: "button", "aria-label": `Answer ${message.candidate_index + 1} goes its own way with “${words}”` });
-      putMark(mark, range, markup, prose);
+      putMark(mark, range, stretch, prose);
       this.listen(mark, message.id, at_token);
       const common = document.createRange();
       common.setStart(prose.node, 0);

@@ -5,8 +5,8 @@
   const { h } = P;
   const DRAFT_LIMIT = 100;
   let area, sendButton, stopButton, severalButton, seedChip, meter;
-  // How many answers the next message gets while the button for several is pressed: {n, temperatures?}.
-  let wish = { n: 3 };
+  // How many answers a message gets: {n, temperatures?}.
+  let wish = { n: 1 };
   let draftId = null;
   // Set by chat.js: submit(text, wish), stop(), refusal() and sendRefusal() -> reason or null, canStop(), view().
   let actions = null;
@@ -23,6 +23,15 @@
     if (text) all[key] = text;
     const kept = Object.entries(all).slice(-DRAFT_LIMIT);
     P.store.set("drafts", Object.fromEntries(kept));
+  }
+
+  const draftOf = (id) => drafts()[id ?? "new"] ?? "";
+
+  // A text that was sent is no draft any more; what was typed since is, of the conversation that a first message has made.
+  function forget(id, text, newId) {
+    const typed = draftOf(id);
+    if (typed === text) saveDraft(id, "");
+    else if (id === null && newId) (saveDraft(null, ""), saveDraft(newId, typed));
   }
 
   function fit() {
@@ -56,14 +65,14 @@
       return;
     }
     setText("");
-    actions.submit(text, isPressed() ? wish : { n: 1 });
+    actions.submit(text, wish);
   }
 
   // A draft belongs to its conversation.
   function open(id) {
     draftId = id;
     if (!area) return;
-    setText(drafts()[id ?? "new"] ?? "");
+    setText(draftOf(id));
     showSettings();
   }
 
@@ -76,7 +85,7 @@
 
   // A text that could not be sent comes back, before whatever was typed meanwhile.
   function giveBack(text, id) {
-    const typed = id === draftId ? area.value : (drafts()[id ?? "new"] ?? "");
+    const typed = id === draftId ? area.value : draftOf(id);
     const both = typed.trim() && typed !== text ? `${text}\n${typed}` : text;
     saveDraft(id, both);
     if (id === draftId) setText(both);
@@ -86,15 +95,17 @@
     actions = given;
     area = h("textarea", { class: "pt-input", rows: 1, placeholder: "Write a message", "aria-label": "Message", enterkeyhint: "send" });
     sendButton = P.iconButton("up", "Send", submit, { class: "pt-send" });
+    sendButton.append(h("span", { "aria-hidden": "true" }));
     stopButton = P.button("stop", "Stop", () => actions.stop(), { class: "pt-button pt-stop", title: "Stop (Esc)" });
-    severalButton = P.button("three", "", () => press(!isPressed()), { class: "pt-button pt-quiet pt-three pt-joined", title: "Ask for several answers side by side" });
-    const more = P.menuButton("unfold", "How many answers", () => P.several.items(P.several.LEAST, wish.n, "Ask for these", wishFor));
+    const menu = { "aria-haspopup": "menu", "aria-expanded": "false" };
+    severalButton = P.button("three", "", chooseWish, { class: "pt-button pt-quiet pt-three", title: "How many answers a message gets, side by side", ...menu });
+    severalButton.append(P.icon("unfold"));
     const settings = P.iconButton("gear", "Settings of this conversation", () => P.conversationSettings.open());
     const keys = P.iconButton("keys", "Keyboard shortcuts (?)", () => P.shortcuts.open(), { class: "pt-icon-button pt-keys-button" });
     seedChip = P.button("close", "", dropSeed, { class: "pt-button pt-quiet pt-chip", hidden: true });
     meter = new P.ContextMeter();
     const hint = h("div", { class: "pt-keys" }, h("span", {}, "Enter sends · Shift+Enter for a new line"));
-    node.append(area, h("div", { class: "pt-composer-row" }, severalButton, more, settings, keys, seedChip, hint, meter.node, stopButton, sendButton));
+    node.append(area, h("div", { class: "pt-composer-row" }, severalButton, settings, keys, seedChip, hint, meter.node, stopButton, sendButton));
     area.addEventListener("input", () => {
       saveDraft(draftId, area.value);
       fit();
@@ -115,37 +126,32 @@
 
   // --- several answers, and the settings that show here ------------------------------------------
 
-  // How many answers the next message gets.
-  const count = () => (isPressed() ? wish.n : 1);
+  const chooseWish = () => P.openMenu(severalButton, "Answers to a message", P.several.forMessages(wish, take));
 
-  const isPressed = () => severalButton.getAttribute("aria-pressed") === "true";
-
-  function showWish(pressed) {
+  // Said where one chooses and where one sends.
+  function showWish() {
     const { n, temperatures } = wish;
-    const spread = temperatures ? ` · T ${Math.min(...temperatures)}–${Math.max(...temperatures)}` : "";
-    P.setText(severalButton.querySelector("span"), `${n} answers${spread}`);
-    severalButton.setAttribute("aria-pressed", String(pressed));
+    const spread = temperatures ? `T ${Math.min(...temperatures)}–${Math.max(...temperatures)}` : "";
+    const send = n > 1 ? `Send for ${n} answers` : "Send";
+    severalButton.querySelector("span").replaceChildren(h("span", {}, P.plural(n, "answer")), h("span", {}, spread));
+    severalButton.classList.toggle("pt-chosen", n > 1);
+    P.setText(sendButton.querySelector("span"), n > 1 ? `×${n}` : "");
+    Object.assign(sendButton, { title: send, ariaLabel: send });
   }
 
-  function press(pressed) {
-    P.store.set("three", pressed);
-    showWish(pressed);
-  }
-
-  function wishFor(given) {
+  function take(given) {
     wish = given;
-    P.store.set("count", given.n);
-    press(true);
+    showWish();
+    P.settings.setCount(given.n).catch((error) => P.failureToast(`Not kept for later: ${error.message}`));
   }
 
-  // A conversation, or this browser, may want a number of answers always; else what was pressed last holds.
+  // The number comes from the settings; temperatures are kept while that stays as it was.
   function showSettings() {
     if (!area) return;
-    const always = P.settings.count();
-    const { seed, n: own } = P.settings.current().sampling;
-    const n = always > 1 ? always : P.store.get("count", 3);
+    const n = P.settings.count();
+    const { seed } = P.settings.current().sampling;
     if (wish.n !== n) wish = { n };
-    showWish(always > 1 || (own === undefined && P.store.get("three", false)));
+    showWish();
     seedChip.hidden = seed === undefined;
     P.setText(seedChip.querySelector("span"), `seed ${seed}`);
     seedChip.setAttribute("aria-label", `Seed ${seed} is used; draw freely again`);
@@ -156,5 +162,5 @@
     P.settings.change({ sampling }).catch((error) => P.failureToast(`Seed ${seed} stays: ${error.message}`));
   }
 
-  P.composer = { mount, open, refresh, giveBack, propose, saveDraft, isEmptyBox, count, focus: () => area?.focus() };
+  P.composer = { mount, open, refresh, giveBack, propose, saveDraft, draftOf, forget, isEmptyBox, focus: () => area?.focus() };
 })(window.Pageturn);

@@ -4,16 +4,19 @@
 
 (function (P) {
   const { h } = P;
-  const NUMBERS = [
+  const DRAWING = [
     ["temperature", "Temperature", { min: 0, max: 2, step: 0.05 }, "0 always takes the likeliest word"],
     ["top_p", "Top p", { min: 0, max: 1, step: 0.01 }, "draw from the likeliest words only"],
     ["top_k", "Top k", { min: 0, step: 1 }, "so many words at most; 0 is off"],
     ["min_p", "Min p", { min: 0, max: 1, step: 0.01 }, "no word below this share of the best"],
     ["repetition_penalty", "Repetition penalty", { min: 0.01, max: 10, step: 0.01 }, "1 is off"],
-    ["max_tokens", "Longest answer", { min: 1, step: 1 }, "in tokens"],
     ["seed", "Seed", { min: 0, max: 2 ** 53 - 1, step: 1 }, "empty: a new one each time"],
-    ["n", "Answers", { min: 1, max: 8, step: 1 }, "for each message"],
   ];
+  const EXTENT = [
+    ["n", "Answers", { min: 1, max: 8, step: 1 }, "to each message, side by side"],
+    ["max_tokens", "Longest answer", { min: 1, step: 1 }, "in tokens"],
+  ];
+  const NUMBERS = [...DRAWING, ...EXTENT];
   let defaults = null;
 
   async function templateDefault() {
@@ -44,6 +47,8 @@
     ["drop_oldest", "Leave the oldest turns out of the prompt", "The model forgets them. The conversation itself keeps everything."],
   ];
 
+  const section = (title, ...parts) => h("fieldset", { class: "pt-section" }, h("legend", {}, title), ...parts);
+
   // --- presets ---------------------------------------------------------------------------------------
 
   function presetRow({ elements }) {
@@ -52,7 +57,7 @@
       const filled = P.settings.DRAWING.filter((key) => elements[key].value !== "");
       P.settings.savePreset(name, Object.fromEntries(filled.map((key) => [key, Number(elements[key].value)])));
     };
-    return new P.PresetRow({ fill, keep }).node;
+    return new P.PresetRow({ fill, keep });
   }
 
   // --- the dialog ------------------------------------------------------------------------------------
@@ -80,19 +85,19 @@
   function open() {
     const settings = P.settings.current();
     const own = settings.sampling;
-    const inherited = { ...P.settings.DEFAULTS, ...P.settings.preferred(), n: P.composer.count() };
+    const inherited = { ...P.settings.DEFAULTS, ...P.settings.preferred() };
     const stop = [own.stop ?? []].flat().join("\n");
     const prompt = area("system_prompt", "System prompt", settings.system_prompt ?? "", "", "Empty: the model's own.");
     const error = h("p", { class: "pt-note pt-error", role: "alert", hidden: true });
     const form = h("form", {});
-    const full = h("fieldset", { class: "pt-fieldset" }, h("legend", {}, "When the context is full"), ...WHEN_FULL.map(([value, label, hint]) => choice(value, label, hint, settings.when_full)));
     const save = h("button", { class: "pt-button pt-primary" }, "Save");
+    const fields = (numbers) => h("div", { class: "pt-fields" }, ...numbers.map((each) => numberField(each, own, inherited)));
+    const { chips, saver } = presetRow(form);
     form.append(
-      prompt,
-      presetRow(form),
-      h("div", { class: "pt-fields" }, ...NUMBERS.map((each) => numberField(each, own, inherited))),
-      area("stop", "Stop strings", stop, [inherited.stop].flat().join("\n"), "One a line; an answer ends where one would begin."),
-      full,
+      section("What the model is told", prompt),
+      section("How words are drawn", chips, fields(DRAWING), saver),
+      section("How much it writes", fields(EXTENT), area("stop", "Stop strings", stop, [inherited.stop].flat().join("\n"), "One a line; an answer ends where one would begin.")),
+      section("When the context is full", ...WHEN_FULL.map(([value, label, hint]) => choice(value, label, hint, settings.when_full))),
       error,
       h("div", { class: "pt-dialog-buttons" }, P.button(null, "Cancel", () => dialog.close()), save),
     );

@@ -201,7 +201,7 @@
   // On a phone the sidebar covers the chat, so choosing closes it.
   function choose(id, messageId) {
     P.chat.open(id);
-    if (messageId) P.jump.to(id, messageId);
+    if (messageId) P.jump.to(id, messageId, P.search.wordList());
     P.showChat();
     if (matchMedia("(max-width: 768px)").matches) document.querySelector("#pt-sidebar.open .toggle-button")?.click();
     if (id === null) P.composer.focus();

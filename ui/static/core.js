@@ -27,6 +27,7 @@ window.Pageturn = {};
     gear: "M4 7h9M19 7h1M4 17h1M11 17h9M13 7a3 3 0 1 0 6 0 3 3 0 0 0-6 0ZM5 17a3 3 0 1 0 6 0 3 3 0 0 0-6 0Z",
     compare: "M4 6h16M4 12h6M4 18h6M14 12h6M14 18h4",
     keys: "M3 7h18v10H3zM7 11h.01M11 11h.01M15 11h.01M8 14h8",
+    info: "M12 3a9 9 0 1 0 0 18 9 9 0 0 0 0-18ZM12 11v5.5M12 7.5h.01",
     pin: "M9 4h6l-1 6 3 3H7l3-3-1-6ZM12 13v7",
   };
   const SVG = "http://www.w3.org/2000/svg";
@@ -139,7 +140,8 @@ window.Pageturn = {};
   };
   P.saysObstacle = () => obstacle;
 
-  // JSON over HTTP, for what has no frame on the socket; `body` is a value or a file of JSON. Errors carry the server's message.
+  // JSON over HTTP, for what has no frame on the socket; `body` is a value or a file of JSON. Errors carry the server's
+  // message, and `param`, the field that it complains about.
   P.api = async function (method, path, body) {
     const response = await fetch(`api/${path}`, {
       method,
@@ -147,7 +149,7 @@ window.Pageturn = {};
       body: body && !(body instanceof Blob) ? JSON.stringify(body) : body,
     });
     const answer = response.status === 204 ? null : await response.json().catch(() => null);
-    if (!response.ok) throw new Error(answer?.error?.message || `The server answered ${response.status}`);
+    if (!response.ok) throw Object.assign(new Error(answer?.error?.message || `The server answered ${response.status}`), { param: answer?.error?.param });
     return answer;
   };
 })(window.Pageturn);

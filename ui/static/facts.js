@@ -24,12 +24,13 @@
 
   P.receiptLine = (kv) => (kv ? `${P.plural(kv.blocks_released, "block")} freed in ${kv.release_ms.toFixed(kv.release_ms < 1 ? 2 : 1)} ms` : "");
 
-  P.finishLabel = (reason) => ({ stop: "complete", length: "reached the length limit", abort: "stopped", error: "failed" })[reason] || "";
+  // How an answer ended, in a word or two.
+  P.endLabel = ({ status, finish_reason }) => (status === "done" ? (finish_reason === "length" ? "length limit" : "complete") : { stopped: "stopped", interrupted: "interrupted", error: "failed" }[status] ?? "");
 
   // How an answer ended, when that is worth a line: {text, retry}.
   P.endNote = function (message) {
-    const { status, finish_reason, kv } = message;
-    if (status === "stopped") return { text: ["Stopped", P.receiptLine(kv)].filter(Boolean).join(" · ") };
+    const { status, finish_reason } = message;
+    if (status === "stopped") return { text: "Stopped" };
     if (status === "interrupted") return { text: "Interrupted: the server stopped while this was being written.", retry: true };
     if (status === "error") return { text: message.error ? `This answer failed: ${message.error}` : "This answer failed.", retry: true };
     if (finish_reason === "length") return { text: "The length limit was reached here." };
@@ -44,7 +45,7 @@
 
   // `useSeed(seed)` is called when a person wants the same draw again.
   function rows(message, useSeed) {
-    const { usage, timings, kv, sampling, seed } = message;
+    const { usage, timings, kv, sampling, seed, status } = message;
     const cached = usage?.prompt_tokens_details.cached_tokens;
     const again = () => P.button("again", String(seed), () => useSeed(seed), { class: "pt-button pt-quiet pt-seed", title: "Use this seed for the next answers", "aria-label": `Seed ${seed}: use it again` });
     const others = Object.entries(sampling ?? {}).filter(([key]) => !["temperature", "seed"].includes(key));
@@ -57,6 +58,7 @@
       ["Tokens per step", timings?.tokens_per_step > 1.05 ? timings.tokens_per_step.toFixed(1) : null],
       ["First words after", timings?.ttft_ms ? P.milliseconds(timings.ttft_ms) : null],
       ["Memory", P.blocksLine(kv)],
+      ["Stopped", status === "stopped" ? P.receiptLine(kv) : null],
       ["Temperature", sampling?.temperature === undefined ? null : String(sampling.temperature)],
       ...others.map(([key, value]) => [key, typeof value === "object" ? JSON.stringify(value) : String(value)]),
       ["Seed", isDrawn(message) ? again() : null],

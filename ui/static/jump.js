@@ -1,24 +1,27 @@
-// Goes to a message, wherever it is in the tree: shows its branch first, then brings it into sight.
+// Goes to a message, wherever it is in the tree: shows its branch first, then brings it into sight, with words that were
+// searched for marked.
 "use strict";
 
 (function (P) {
-  // {conversation, message, asked}: where to go once it is there.
+  // {conversation, message, words, asked}: where to go once it is there.
   let wanted = null;
 
   // What cannot be done now is not done later, when nobody expects it any more.
   async function go(view) {
     if (!wanted || view?.conversation.id !== wanted.conversation) return;
     const goal = wanted;
-    if (P.chat.reveal(goal.message)) {
+    const node = P.chat.reveal(goal.message);
+    if (node) {
       wanted = null;
+      P.found.mark(node, goal.words);
     } else if (!goal.asked) {
       goal.asked = true;
       if (!(await P.chat.select(goal.message)) && wanted === goal) wanted = null;
     }
   }
 
-  function to(conversation, message) {
-    wanted = { conversation, message, asked: false };
+  function to(conversation, message, words = []) {
+    wanted = { conversation, message, words, asked: false };
     go(P.chat.view());
   }
 

@@ -103,7 +103,12 @@
       if (note.retry) this.note.append(P.button("again", "Retry", () => this.actions.regenerate(this.message, { n: 1 })));
     }
 
+    // What is as it was stays, with the menu that may be open at it.
     drawFoot() {
+      const { message } = this;
+      const key = JSON.stringify([this.generating, message.sibling_ids, P.isCutShort(message), P.usageLine(message), this.facts.hidden]);
+      if (key === this.footKey) return;
+      this.footKey = key;
       const focused = this.foot.contains(document.activeElement) ? document.activeElement.dataset.action : null;
       this.foot.replaceChildren(...(this.generating ? [] : this.footParts()));
       if (focused) this.foot.querySelector(`[data-action="${focused}"]`)?.focus({ preventScroll: true });
@@ -113,21 +118,26 @@
       const { message } = this;
       const parts = [];
       if (message.sibling_ids.length > 1) parts.push(this.versionSwitch(), P.residency.chip(message.id));
-      parts.push(P.iconButton("copy", "Copy", (event) => P.copyText(message.content, event.currentTarget), { "data-action": "copy" }));
+      parts.push(P.iconButton("copy", "Copy", (event) => P.copyText(this.message.content, event.currentTarget), { "data-action": "copy" }));
       if (message.role === "user") {
         parts.push(P.iconButton("edit", "Edit and resend", () => this.openEditor(), { "data-action": "edit" }));
         return parts;
       }
-      if (P.isCutShort(message)) parts.push(P.button("goon", "Continue", () => this.actions.goOn(message, {}), { "data-action": "continue", "aria-label": "Continue this answer", class: "pt-button pt-quiet" }));
-      parts.push(P.iconButton("again", "Regenerate", () => this.actions.regenerate(message, { n: 1 }), { "data-action": "regenerate" }));
-      const three = P.button("three", "×3", () => this.actions.regenerate(message, { n: 3 }), { "data-action": "three", class: "pt-button pt-quiet pt-joined", "aria-label": "Regenerate ×3" });
+      if (P.isCutShort(message)) parts.push(P.button("goon", "Continue", () => this.actions.goOn(this.message, {}), { "data-action": "continue", "aria-label": "Continue this answer", class: "pt-button pt-quiet" }));
+      parts.push(P.iconButton("again", "Regenerate", () => this.actions.regenerate(this.message, { n: 1 }), { "data-action": "regenerate" }));
+      const three = P.button("three", "×3", () => this.actions.regenerate(this.message, { n: 3 }), { "data-action": "three", class: "pt-button pt-quiet pt-joined", "aria-label": "Regenerate ×3" });
       three.lastChild.prepend(h("span", { class: "pt-wide-only" }, "Regenerate "));
       parts.push(three);
-      const items = () => P.several.items(P.several.LEAST, null, "Regenerate", (wish) => this.actions.regenerate(message, wish));
-      parts.push(P.menuButton("unfold", "Regenerate several ways", items, { "data-action": "several" }));
+      parts.push(P.menuButton("unfold", "More for this answer", () => this.menuItems(), { "data-action": "several" }));
       const facts = { "data-action": "facts", class: "pt-meta", title: "All facts of this answer", "aria-expanded": String(!this.facts.hidden) };
       parts.push(h("button", { type: "button", ...facts, onclick: () => this.toggleFacts() }, P.usageLine(message) || "Facts"));
       return parts;
+    }
+
+    menuItems() {
+      const { message } = this;
+      const place = { label: "Continue from a place…", onclick: () => P.fromHere.choose(this) };
+      return [...P.several.again((wish) => this.actions.regenerate(message, wish)), message.content ? place : null];
     }
 
     toggleFacts() {
@@ -164,13 +174,16 @@
     openEditor() {
       if (this.node.querySelector(".pt-editor")) return;
       const area = h("textarea", { class: "pt-field", "aria-label": "Your message", rows: 3 });
+      const draft = `edit ${this.id}`;
       const close = () => {
+        P.composer.saveDraft(draft, "");
         editor.remove();
         this.node.classList.remove("pt-editing");
         this.foot.querySelector('[data-action="edit"]')?.focus();
       };
       const save = async () => area.value.trim() && (await this.actions.edit(this.message, area.value)) && close();
-      area.value = this.message.content;
+      area.value = P.composer.draftOf(draft) || this.message.content;
+      area.addEventListener("input", () => P.composer.saveDraft(draft, area.value));
       area.addEventListener("keydown", (event) => {
         if (event.key === "Escape") (event.stopPropagation(), close());
         if (event.key === "Enter" && !event.shiftKey && !event.isComposing) (event.preventDefault(), save());

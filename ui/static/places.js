@@ -2,6 +2,7 @@
 "use strict";
 
 (function (P) {
+  const BLOCKS = "p, li, h3, h4, h5, h6, td, th, pre, .pt-math-block";
   const LONGEST_RUN = 16;
   const CLOSING_MARKS = /^[*_~`]*/;
   // What may stand between a space and a word that begins with a letter or digit.
@@ -42,10 +43,12 @@
     return place - 1;
   }
 
+  // A text as a pattern of mode "u" that it alone matches.
+  const literally = (text) => [...text].map((character) => `\\u{${character.codePointAt(0).toString(16)}}`).join("");
+
   // Where a word begins, so that none is found inside an address.
   function findWord(source, place, word) {
-    const literally = [...word].map((character) => `\\u{${character.codePointAt(0).toString(16)}}`).join("");
-    const found = source.slice(place).match(new RegExp(`(?:^|\\s)${MARKS}${literally}`, "u"));
+    const found = source.slice(place).match(new RegExp(`(?:^|\\s)${MARKS}${literally(word)}`, "u"));
     return found ? place + found.index + found[0].length - word.length : -1;
   }
 
@@ -59,6 +62,18 @@
     return nodes;
   }
 
+  // A range over what is shown from one count of characters to another.
+  function rangeOf(nodes, begin, end) {
+    const range = document.createRange();
+    let start = 0;
+    for (const node of nodes) {
+      if (begin >= start && begin < start + node.length) range.setStart(node, begin - start);
+      if (end > start && end <= start + node.length) range.setEnd(node, end - start);
+      start += node.length;
+    }
+    return range;
+  }
+
   // The text of `prose` and how many of its characters come before the end of `range`.
   function shownText(prose, range) {
     let [text, count] = ["", 0];
@@ -69,7 +84,52 @@
     return { text, count };
   }
 
+  // {begin, end} of each sentence of what is shown, in counts of its characters; no sentence goes beyond its paragraph, and
+  // in code each line is one.
+  function sentences(nodes) {
+    const found = [];
+    let at = 0;
+    for (const block of blocksOf(nodes)) {
+      const text = block.nodes.map((node) => node.data).join("");
+      for (const { begin, end } of piecesOf(text, block.element?.matches("pre"))) found.push({ begin: at + begin, end: at + end });
+      at += text.length;
+    }
+    return found;
+  }
+
+  function blocksOf(nodes) {
+    const blocks = [];
+    for (const node of nodes) {
+      const element = node.parentElement.closest(BLOCKS);
+      if (!blocks.length || blocks.at(-1).element !== element) blocks.push({ element, nodes: [] });
+      blocks.at(-1).nodes.push(node);
+    }
+    return blocks;
+  }
+
+  // Without the spaces around them, and without pieces that are nothing else.
+  function piecesOf(text, isCode) {
+    const pieces = isCode ? text.split(/(?<=\n)/) : [...new Intl.Segmenter(undefined, { granularity: "sentence" }).segment(text)].map(({ segment }) => segment);
+    const found = [];
+    let at = 0;
+    for (const piece of pieces) {
+      const words = piece.trim();
+      if (words) found.push({ begin: at + piece.indexOf(words), end: at + piece.indexOf(words) + words.length });
+      at += piece.length;
+    }
+    return found;
+  }
+
+  // An element may be longer than the window, so the place itself goes to the middle.
+  function bringIntoSight(range) {
+    const element = range.startContainer.parentElement;
+    element.scrollIntoView({ block: "center" });
+    const box = element.closest(".pt-card-body, .pt-scroll");
+    const [seen, place] = [box.getBoundingClientRect(), range.getBoundingClientRect()];
+    box.scrollTop += place.top - seen.top - seen.height / 2;
+  }
+
   const codePoints = (text) => [...text].length;
 
-  P.places = { placesInSource, placeInSource, textNodes, shownText, codePoints };
+  P.places = { literally, placesInSource, placeInSource, textNodes, rangeOf, sentences, bringIntoSight, shownText, codePoints };
 })(window.Pageturn);

@@ -1,5 +1,5 @@
 // Presets: names for values of drawing. A row of them is used, saved, changed and deleted in the settings of a conversation
-// and in those of this browser, which keeps the own ones.
+// and in those of this browser, which keeps the own ones: `chips` to choose from, and `saver` to keep what is set now.
 "use strict";
 
 (function (P) {
@@ -11,15 +11,15 @@
     constructor({ fill, keep }) {
       Object.assign(this, { fill, keep });
       this.chips = h("div", { class: "pt-preset-chips", role: "group", "aria-label": "Presets" });
-      this.name = h("input", { class: "pt-field", placeholder: "Name for these values", maxlength: 40, "aria-label": "Name of a preset" });
+      this.name = h("input", { class: "pt-field", placeholder: "Keep these values as…", maxlength: 40, "aria-label": "Name of a preset" });
       this.name.addEventListener("keydown", (event) => event.key === "Enter" && !event.isComposing && (event.preventDefault(), this.save()));
       const note = h("small", {}, "Your own presets are kept in this browser. To change one, choose it and save it again.");
-      this.node = h("div", { class: "pt-presets" }, this.chips, this.name, P.button(null, "Save preset", () => this.save()), note);
+      this.saver = h("div", { class: "pt-preset-saver" }, this.name, P.button(null, "Save preset", () => this.save()), note);
       this.draw();
     }
 
     draw() {
-      this.chips.replaceChildren(...Object.keys(P.settings.presets()).flatMap((name) => this.chip(name)));
+      this.chips.replaceChildren(h("span", { "aria-hidden": "true" }, "Presets"), ...Object.keys(P.settings.presets()).flatMap((name) => this.chip(name)));
     }
 
     chip(name) {
@@ -59,8 +59,11 @@
       trigger("select");
     };
     const row = new P.PresetRow({ fill, keep: (name) => ((asked = name), trigger("input")) });
-    element.querySelector(".pt-preset-place").append(row.node);
+    element.querySelector(".pt-preset-place").append(row.chips, row.saver);
     document.addEventListener(CHANGED, () => row.draw());
+    // Before the tab was seen for the first time nobody has told its controls.
+    document.addEventListener(P.settings.DEFAULTS_CHANGED, () => trigger("select"));
+    trigger("select");
   }
 
   function keep(...values) {

@@ -11,6 +11,7 @@
   let timer = 0;
 
   const words = () => field?.value.trim() ?? "";
+  const wordList = () => words().split(/\s+/).filter(Boolean);
 
   async function ask(after) {
     const number = ++asked;
@@ -29,6 +30,7 @@
 
   function changed() {
     clearTimeout(timer);
+    P.found.clear();
     if (words()) {
       timer = setTimeout(ask, PAUSE_MS);
       return;
@@ -63,5 +65,5 @@
     });
   }
 
-  P.search = { mount, marked, update, remove, words, found: () => found, more: () => ask(found.next) };
+  P.search = { mount, marked, update, remove, words, wordList, found: () => found, more: () => ask(found.next) };
 })(window.Pageturn);

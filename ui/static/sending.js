@@ -47,10 +47,11 @@
       this.chat.draw();
       try {
         const started = await this.chat.begin(frame, wish);
-        P.composer.saveDraft(conversation_id, "");
+        const opens = this.state.pending === pending && this.state.open === null;
+        P.composer.forget(conversation_id, text, opens ? started.conversation_id : null);
         pending.conversation_id = started.conversation_id;
         if (!conversation_id) this.keepSettings(started.conversation_id);
-        if (this.state.pending === pending && this.state.open === null) this.chat.open(started);
+        if (opens) this.chat.open(started);
         P.composer.refresh();
       } catch (error) {
         this.refuse(pending, error);
@@ -94,7 +95,7 @@
       const { pending } = this.state;
       if (!pending || last?.content !== pending.text || last.id === pending.after) return;
       this.state.pending = null;
-      P.composer.saveDraft(this.state.open, "");
+      P.composer.forget(this.state.open, pending.text);
     }
   };
 })(window.Pageturn);

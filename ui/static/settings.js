@@ -11,6 +11,8 @@
     Balanced: { temperature: 0.8 },
     Creative: { temperature: 1.2, min_p: 0.05 },
   };
+  // What is set in the tab was changed elsewhere.
+  const DEFAULTS_CHANGED = "pageturn:defaults";
   const NO_SETTINGS = { system_prompt: null, when_full: "stop", sampling: {} };
 
   const saved = () => P.store.get("sampling", {});
@@ -36,6 +38,17 @@
 
   // How many answers a message gets when nobody says otherwise.
   const count = () => current().sampling.n ?? saved().n ?? DEFAULTS.n;
+
+  // It is kept where the one in force comes from.
+  async function setCount(n) {
+    const { sampling: own } = current();
+    if (own.n !== undefined) {
+      await change({ sampling: { ...own, n } });
+      return;
+    }
+    P.store.set("sampling", { ...saved(), n });
+    for (const type of ["pageturn:settings", DEFAULTS_CHANGED]) document.dispatchEvent(new Event(type));
+  }
 
   const systemPrompt = () => current().system_prompt ?? (saved().system_prompt || null);
 
@@ -129,5 +142,5 @@
   if (document.body) watchTheme();
   else document.addEventListener("DOMContentLoaded", watchTheme);
 
-  P.settings = { DEFAULTS, DRAWING, current, sampling, preferred, count, systemPrompt, change, takeNewChat, dropOldest, useSeed, values, load, save, reset, usePreset, drawing, presets, isOwnPreset, savePreset, stopStrings, setTheme };
+  P.settings = { DEFAULTS, DRAWING, DEFAULTS_CHANGED, current, sampling, preferred, count, setCount, systemPrompt, change, takeNewChat, dropOldest, useSeed, values, load, save, reset, usePreset, drawing, presets, isOwnPreset, savePreset, stopStrings, setTheme };
 })(window.Pageturn);

@@ -19,7 +19,7 @@
   }
 
   // Asks for a temperature for each answer; `done` gets {n, temperatures}.
-  function ask(action, done) {
+  function ask({ action, effect, done }) {
     const count = h("select", { class: "pt-field" }, ...Array.from({ length: MOST - LEAST + 1 }, (_, i) => h("option", { value: i + LEAST }, String(i + LEAST))));
     const fields = h("div", { class: "pt-fields" });
     const draw = () => fields.replaceChildren(...spread(Number(count.value)).map(temperatureField));
@@ -33,17 +33,26 @@
     count.addEventListener("change", draw);
     draw();
     const buttons = h("div", { class: "pt-dialog-buttons" }, h("button", { class: "pt-button pt-primary" }, action));
-    const note = h("p", { class: "pt-dialog-note" }, "Low is careful, high is bold. All answers share the memory of the prompt.");
+    const note = h("p", { class: "pt-dialog-note" }, `Low is careful, high is bold. ${effect}`);
     const form = h("form", { onsubmit: submit }, h("label", { class: "pt-label" }, "How many answers", count), fields, note, buttons);
     const dialog = P.openDialog("Different temperatures", form);
   }
 
-  // Entries for a menu: ×least to ×8, then the dialog.
-  function items(least, chosen, action, done) {
+  // Entries for a menu: the numbers from `least` on, then the dialog, whose button says `action` and whose note tells its `effect`.
+  function items({ least, label, chosen, ...wanted }) {
     const counts = Array.from({ length: MOST - least + 1 }, (_, i) => i + least);
-    const entries = counts.map((n) => ({ label: `×${n}`, checked: chosen === null ? undefined : n === chosen, onclick: () => done({ n }) }));
-    return [...entries, { label: "Different temperatures…", onclick: () => ask(action, done) }];
+    const entries = counts.map((n) => ({ label: label(n), checked: chosen === undefined ? undefined : n === chosen, onclick: () => wanted.done({ n }) }));
+    return [...entries, { label: "Different temperatures…", onclick: () => ask(wanted) }];
   }
 
-  P.several = { items, LEAST };
+  // For an answer: `done` asks for others at once.
+  const again = (done) => items({ least: LEAST, label: (n) => `Regenerate ×${n}`, action: "Regenerate", effect: "All answers share the memory of the prompt.", done });
+
+  // For the messages to come: `done` takes the wish and asks for nothing. `wish` is the one in force.
+  function forMessages(wish, done) {
+    const chosen = wish.temperatures ? 0 : wish.n;
+    return items({ least: 1, label: (n) => P.plural(n, "answer"), chosen, action: "Use for my messages", effect: "Nothing is sent yet: your next messages get these answers, until you choose otherwise.", done });
+  }
+
+  P.several = { again, forMessages };
 })(window.Pageturn);

@@ -9,6 +9,7 @@
     ["Esc", "stop the answer; close what is open"],
     ["1 – 9", "pick one of several answers"],
     ["← →", "on a message: its other versions; on an answer to choose from: the next one"],
+    ["↑ ↓", "where an answer is continued from a place: the sentence before, the next one"],
     ["Ctrl K", "search conversations"],
     ["/", "write a message"],
     ["N", "a new chat"],

@@ -133,19 +133,19 @@
       return P.button("up", `Show ${P.plural(hidden, "earlier message")}`, show, { class: "pt-button pt-earlier" });
     }
 
-    // Brings a message of the path into sight; whether it is there.
+    // Brings a message of the path into sight; its element, or null when it is not there.
     reveal(id) {
       const path = this.state.view?.messages ?? [];
       const index = path.findIndex((message) => message.id === id);
-      if (index < 0) return false;
+      if (index < 0) return null;
       this.shown = Math.max(this.shown, path.length - index);
       this.sticks = false;
       this.draw();
-      const node = this.viewOf(path[index])?.node;
+      const { node } = this.viewOf(path[index]);
       // A long answer is read from its beginning.
-      node?.scrollIntoView({ block: node.offsetHeight > window.innerHeight / 2 ? "start" : "center" });
-      node?.focus({ preventScroll: true });
-      return true;
+      node.scrollIntoView({ block: node.offsetHeight > window.innerHeight / 2 ? "start" : "center" });
+      node.focus({ preventScroll: true });
+      return node;
     }
 
     // After a change of version the focus goes to the same button of the message that takes the place.

@@ -3,7 +3,7 @@
 
 (function (P) {
   const { h } = P;
-  let root, opener, panel, body, count;
+  let root, opener, panel, body, count, costs;
   let outline = null;
   let rows = [];
   // Branches that a person has folded or unfolded.
@@ -54,6 +54,7 @@
     body.scrollTop = scrollTop;
     if (hadFocus) rowOf(current)?.focus({ preventScroll: true });
     P.setText(count, P.plural(outline.nodes.size, "message"));
+    costs.hidden = ![...outline.nodes.keys()].some(outline.startsBranch);
   }
 
   async function load() {
@@ -187,7 +188,8 @@
     body.addEventListener("keydown", onKey);
     body.addEventListener("focusin", onFocus);
     const head = h("header", {}, h("h2", {}, "Branches"), count, P.iconButton("close", "Close", close));
-    panel = h("aside", { class: "pt-tree", "aria-label": "Branches", hidden: true }, head, body);
+    costs = h("p", { class: "pt-costs" }, "To go on: ", h("span", { class: "pt-instant" }, "at once"), h("span", {}, "computed again first"));
+    panel = h("aside", { class: "pt-tree", "aria-label": "Branches", hidden: true }, head, costs, body);
     panel.addEventListener("keydown", (event) => event.key === "Escape" && (event.preventDefault(), close()));
     root.append(opener, panel);
     opened();
