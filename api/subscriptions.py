@@ -15,6 +15,7 @@ from chat.events import (
     ConversationEvent,
     ConversationRemoved,
     ConversationView,
+    Delta,
     Finished,
     GenerationEvent,
     ListEvent,
@@ -153,7 +154,8 @@ class Subscriptions:
 
     async def _pass_on(self, lane: Lane, event: GenerationEvent) -> None:
         await lane.pass_on(event)
-        self._stale.set()
+        if isinstance(event, Delta):
+            self._stale.set()
         if isinstance(event, Finished) and self._lanes.get(lane.generation_id) is lane:
             del self._lanes[lane.generation_id]
             self._ended.append(lane.generation_id)

@@ -1,11 +1,17 @@
 """What a socket listens to: the page's rendered variant, conversations in several windows, and slow readers."""
 
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 
+from api import subscriptions
+from engine.outputs import EngineEvent, PrefillProgress
+from engine.sampling_params import SamplingParams
 from tests.api.conftest import Running, Start
 from tests.fake_engine import FakeEngine
+from tests.fake_streams import FakeStream
 from ui.render import StreamRenderer
 
 MARKDOWN = ["# Title\n", "\nSome *text* ", "goes on.\n\n", "- a\n", "- b\n\n", "`end`"]
@@ -40,6 +46,35 @@ class Page:
 
     def shown(self, index: int = 0) -> str:
         return self.html[index] + self.tail[index]
+
+
+class InChunks(FakeStream):
+    """Its prompt is computed in two steps, and everybody hears of the first before the second begins."""
+
+    async def _run(self) -> AsyncIterator[EngineEvent]:
+        yield PrefillProgress(1, 2)
+        await asyncio.sleep(0.05)
+        async for event in super()._run():
+            yield event
+
+
+class ChunkedEngine(FakeEngine):
+    """All its prompts are."""
+
+    def submit(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> InChunks:
+        return InChunks(self, list(prompt_token_ids), params)
+
+
+async def test_the_first_text_does_not_wait_for_a_turn_that_progress_took(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscriptions, "RENDER_INTERVAL_S", 60.0)
+    running = await start(ChunkedEngine(lambda prompt, index: MARKDOWN, token_interval=0.01))
+    async with running.ready_socket("?format=html") as client:
+        await client.send("send", content="hello")
+        frames = await client.until("finished")
+    kinds = [(frame["type"], frame.get("final", False)) for frame in frames]
+    assert kinds.index(("render", False)) < kinds.index(("render", True))
 
 
 async def test_a_page_sees_renders_in_place_of_deltas(start: Start) -> None:
