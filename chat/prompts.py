@@ -11,7 +11,7 @@ from chat.turns import Turn, as_frame_error, as_full_context, prompt_messages
 from engine.errors import RequestError
 from engine.sampling_params import DEFAULT_MAX_TOKENS, SamplingParams
 from storage.conversations import ConversationStore
-from storage.records import DROP_OLDEST, MessageRecord
+from storage.records import DROP_OLDEST, PathMessage
 
 LARGEST_ROOM = 4
 """An answer's room is its `max_tokens`, at most the context divided by this."""
@@ -45,14 +45,16 @@ class Prompts:
         return prompt
 
     async def _make(self, turn: Turn, params: SamplingParams) -> Prompt:
-        path = await self._store.path(turn.parent_id) if turn.parent_id else ()
+        path: tuple[PathMessage, ...] = ()
+        if turn.conversation is not None and turn.parent_id is not None:
+            path = await self._store.path(turn.conversation.id, turn.parent_id)
         whole = await self._render(turn, path)
         limit = self._limit(params)
         if turn.conversation is None or turn.conversation.when_full != DROP_OLDEST:
             return Prompt(whole, 0)
         return Prompt(whole, 0) if len(whole) <= limit else await self._shorten(turn, path, limit)
 
-    async def _shorten(self, turn: Turn, path: tuple[MessageRecord, ...], limit: int) -> Prompt:
+    async def _shorten(self, turn: Turn, path: tuple[PathMessage, ...], limit: int) -> Prompt:
         """Without the fewest oldest turns; the last one stays, whether it fits or not."""
         cuts = [i for i, message in enumerate(path) if message.role == "user"]
         if turn.content is not None:
@@ -66,7 +68,7 @@ class Prompts:
                 low = middle + 1
         return Prompt(await self._render(turn, path[cuts[low] :]), cuts[low])
 
-    async def _render(self, turn: Turn, path: tuple[MessageRecord, ...]) -> list[int]:
+    async def _render(self, turn: Turn, path: tuple[PathMessage, ...]) -> list[int]:
         messages = prompt_messages(turn.effective_system_prompt, path, turn.content)
         return await self._engine.render_chat(messages) + [*turn.beginning.token_ids]
 

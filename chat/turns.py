@@ -12,7 +12,7 @@ from chat.texts import check_pairs, check_text, one_line
 from engine.errors import RequestError
 from engine.grammar_spec import GRAMMAR_FIELDS
 from engine.sampling_params import SamplingParams
-from storage.records import NOTHING, AnswerText, ConversationRecord, MessageRecord, NewAnswer
+from storage.records import NOTHING, AnswerText, ConversationRecord, NewAnswer, PathMessage
 
 DEFAULT_SAMPLING: Mapping[str, Any] = {"temperature": 0.8}
 TITLE_LENGTH = 48
@@ -169,7 +169,7 @@ def candidate_seeds(params: SamplingParams) -> tuple[int | None, ...]:
 
 
 def prompt_messages(
-    system_prompt: str | None, path: Iterable[MessageRecord], content: str | None
+    system_prompt: str | None, path: Iterable[PathMessage], content: str | None
 ) -> list[dict[str, str]]:
     """What the model is shown: system prompt, path, new message. Answers without text are left out."""
     messages = [{"role": "system", "content": system_prompt}] if system_prompt else []

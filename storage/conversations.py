@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from storage.branches import hide_branch, restore_branch
 from storage.database import Database
 from storage.duplicating import duplicate
+from storage.errors import MissingRowError
 from storage.importing import add_imports
 from storage.listing import list_page, record_of
 from storage.models import GENERATING, Conversation, Message
@@ -30,6 +31,7 @@ from storage.records import (
     MessageRecord,
     NewTurn,
     OutlineRow,
+    PathMessage,
     StoredTurn,
 )
 from storage.rows import (
@@ -37,6 +39,7 @@ from storage.rows import (
     any_conversation,
     any_message,
     messages_by_id,
+    path_messages,
     portions_of,
     visible,
     visible_message,
@@ -147,26 +150,25 @@ class ConversationStore:
 
         return await self._database.read(work)
 
-    async def path(self, message_id: str) -> tuple[MessageRecord, ...]:
-        """Messages from the first one down to `message_id`."""
+    async def path(self, conversation_id: str, message_id: str) -> tuple[PathMessage, ...]:
+        """Messages of a conversation that is there, from the first one down to `message_id`."""
 
-        async def work(session: AsyncSession) -> tuple[MessageRecord, ...]:
-            message, _ = await visible_message(session, message_id)
-            ids = (await load_tree(session, message.conversation_id)).path(message_id)
-            found = await messages_by_id(session, ids)
-            return tuple(found[i] for i in ids)
+        async def work(session: AsyncSession) -> tuple[PathMessage, ...]:
+            tree = await load_tree(session, conversation_id)
+            if message_id not in tree.nodes:
+                raise MissingRowError(f"there is no message {message_id}")
+            return await path_messages(session, tree.path(message_id))
 
         return await self._database.read(work)
 
-    async def branch(self, message_id: str) -> tuple[str | None, tuple[MessageRecord, ...]]:
+    async def branch(self, message_id: str) -> tuple[str | None, tuple[PathMessage, ...]]:
         """The conversation's system prompt, and the path to the leaf last viewed at or below a message."""
 
-        async def work(session: AsyncSession) -> tuple[str | None, tuple[MessageRecord, ...]]:
+        async def work(session: AsyncSession) -> tuple[str | None, tuple[PathMessage, ...]]:
             _, conversation = await visible_message(session, message_id)
             tree = await load_tree(session, conversation.id)
-            ids = tree.path(tree.viewed_leaf(message_id))
-            found = await messages_by_id(session, ids)
-            return conversation.system_prompt, tuple(found[i] for i in ids)
+            path = tree.path(tree.viewed_leaf(message_id))
+            return conversation.system_prompt, await path_messages(session, path)
 
         return await self._database.read(work)
 

@@ -53,6 +53,15 @@ class HitPage:
     next: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class PathMessage:
+    """What a prompt needs of a message."""
+
+    id: str
+    role: str
+    content: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageRecord:
     """A row of `messages`, but for its token ids, which only those need who cut it."""

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from storage.errors import MissingRowError
 from storage.models import Conversation, Message
-from storage.records import MessageRecord
+from storage.records import MessageRecord, PathMessage
 
 IDS_PER_QUERY = 500
 ROWS_AT_A_TIME = 200
@@ -55,6 +55,17 @@ async def visible_message(
     if found.hidden_by is not None:
         raise MissingRowError(f"message {message_id} is deleted")
     return found, await visible(session, found.conversation_id, for_update=for_update)
+
+
+async def path_messages(session: AsyncSession, ids: Sequence[str]) -> tuple[PathMessage, ...]:
+    """The messages of a path, in its order. Of each row only what is needed: a first token waits for them."""
+    columns = (Message.id, Message.role, Message.content)
+    found: dict[str, PathMessage] = {}
+    for start in range(0, len(ids), IDS_PER_QUERY):
+        some = ids[start : start + IDS_PER_QUERY]
+        rows = await session.execute(select(*columns).where(Message.id.in_(some)))
+        found |= {row.id: PathMessage(*row) for row in rows}
+    return tuple(found[i] for i in ids)
 
 
 async def messages_by_id(session: AsyncSession, ids: Sequence[str]) -> dict[str, MessageRecord]:

@@ -45,7 +45,7 @@ async def test_a_branch_goes_with_all_below_it_and_the_head_moves_beside_it(tree
         with pytest.raises(MissingRowError):
             await tree.store.message(gone)
         with pytest.raises(MissingRowError):
-            await tree.store.path(gone)
+            await tree.store.path(tree.conversation, gone)
         with pytest.raises(MissingRowError):
             await tree.store.select(gone)
         with pytest.raises(MissingRowError):

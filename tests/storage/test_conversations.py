@@ -146,8 +146,9 @@ async def test_the_view_holds_path_and_open_candidates(storage: Storage) -> None
     path = [first.user_message_id, first.answer_ids[0], second.user_message_id]
     assert tree.path(record.head_id) == [*path, second.answer_ids[0]]
     assert set(messages) == {*path, *second.answer_ids}
-    found = await storage.conversations.path(second.user_message_id)
+    found = await storage.conversations.path(first.conversation_id, second.user_message_id)
     assert [m.id for m in found] == path
+    assert [(m.role, m.content) for m in found[::2]] == [("user", "one"), ("user", "two")]
 
 
 async def test_a_late_checkpoint_never_overwrites_a_final_answer(storage: Storage) -> None:
