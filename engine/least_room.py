@@ -36,8 +36,8 @@ def check_pool(config: SchedulerConfig, least: int, reason: str) -> None:
     if config.num_blocks < num_blocks:
         num_bytes = num_blocks * config.block_size * config.bytes_per_token
         raise ModelLoadError(
-            f"the KV pool has {config.num_blocks} blocks ({reason}); the shortest chat with this model takes {least} tokens, "
-            f"so at least {num_blocks} are needed: --kv-cache-memory {num_bytes}, or --num-blocks {num_blocks}"
+            f"the KV pool holds {config.num_blocks * config.block_size} tokens ({reason}); the shortest chat with this model "
+            f"takes {least}: at least --kv-cache-memory {num_bytes}, or --num-blocks {num_blocks}, is needed"
         )
 
 

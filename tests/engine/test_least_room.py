@@ -71,8 +71,8 @@ def test_memory_that_holds_too_little_is_told_with_what_would_do() -> None:
     with pytest.raises(ModelLoadError) as refused:
         check_pool(config, 32, "--kv-cache-memory 200")
     assert str(refused.value) == (
-        "the KV pool has 1 blocks (--kv-cache-memory 200); the shortest chat with this model takes 32 tokens, so at least 2 are "
-        "needed: --kv-cache-memory 320, or --num-blocks 2"
+        "the KV pool holds 16 tokens (--kv-cache-memory 200); the shortest chat with this model takes 32: at least "
+        "--kv-cache-memory 320, or --num-blocks 2, is needed"
     )
 
 
