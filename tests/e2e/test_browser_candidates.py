@@ -252,13 +252,25 @@ async def test_the_composer_asks_for_as_many_as_were_chosen(
     await expect(sends).to_have_text("×2")
     await send(page, "hello")
     await expect(page.locator(".pt-card")).to_have_count(2)
-    await page.get_by_role("tab", name="Settings").click()
+
+
+async def test_the_number_of_answers_is_the_same_under_the_message_and_in_the_settings(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    chat, settings = (page.get_by_role("tab", name=name) for name in ("Chat", "Settings"))
     answers = page.get_by_label("number input for Answers")
-    await expect(answers).to_have_value("2")
+    for count in (2, 5):
+        await ask_for(page, count)
+        await settings.click()
+        await expect(answers).to_have_value(str(count))
+        await chat.click()
+    await settings.click()
     await answers.fill("1")
     await page.keyboard.press("Tab")
-    await page.get_by_role("tab", name="Chat").click()
-    await expect(sends).to_have_accessible_name("Send")
+    await chat.click()
+    await expect(page.locator(".pt-send")).to_have_accessible_name("Send")
+    await expect(page.get_by_role("button", name="1 answer", exact=True)).to_be_visible()
 
 
 async def test_a_conversation_with_a_number_of_its_own_keeps_what_is_chosen_in_it(
