@@ -440,11 +440,12 @@ async def test_compare_marks_the_number_of_a_list_in_its_place(
 ) -> None:
     """However the item begins, its number is there once."""
     cards = await ask_three(page, fake_server, asked)
+    items = cards.first.locator("li")
+    before = await placed(items.nth(1))
     await page.get_by_role("button", name="Compare").click()
     marks = page.locator(".pt-leaves")
     await expect(marks).to_have_text(words)
     await expect(marks.first).to_have_attribute("aria-label", "Answer 1 goes its own way with “1.”")
-    items = cards.first.locator("li")
     await expect(items.first).to_have_css("list-style-type", "none")
     await expect(items.nth(1)).to_have_css("list-style-type", "decimal")
     box, of = await marks.first.bounding_box(), await items.first.bounding_box()
@@ -453,6 +454,7 @@ async def test_compare_marks_the_number_of_a_list_in_its_place(
     assert box["x"] + box["width"] <= of["x"]
     assert box["height"] < 30
     assert abs(box["y"] - of["y"]) < 12
+    assert await placed(items.nth(1)) == before
 
 
 async def placed(part: Locator) -> tuple[float, float]:

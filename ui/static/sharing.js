@@ -40,7 +40,7 @@
       this.button = h("button", { type: "button", class: "pt-savings", hidden: true }, this.words, P.icon("info"));
       this.text = h("div", {});
       const note = h("div", {}, this.text);
-      this.node = h("div", {}, this.button, note);
+      this.node = h("div", { class: "pt-sharing" }, this.button, note);
       P.explain(this.button, note);
     }
 
