@@ -142,7 +142,7 @@ class Settings(BaseSettings):
     quantization: Quantization = _choice(
         Quantization,
         "auto",
-        "of the weights: none is none, int8 and int4 are bits of all matrices (int4: 8 for embedding and head); auto is what the file has, where a fast kernel takes it, else the fastest",
+        "of the weights: none is none, int8 and int4 are bits of all matrices (int4: 8 for embedding and head; a CPU's), fp8 is a GPU's; auto is what the file has, where a fast kernel takes it, else the fastest",
     )
     cpu_isa: CpuIsa = _choice(
         CpuIsa,

@@ -1,7 +1,7 @@
 """Everything about the GPU in one go, under four minutes, without a network: `python -m benchmarks.gpu_check`
 
-Correctness of every kernel against float64; decode attention as a share of the measured copy bandwidth; prefill attention against
-torch's own on the same contiguous data; tokens per second of whole models against the floor that their bytes set. Prints a
+Correctness of every kernel against float64; decode attention and products with weights of eight bits as shares of the measured copy
+bandwidth; prefill attention against torch's own on the same contiguous data; tokens per second of whole models against the floor that their bytes set. Prints a
 table with the goals, last line JSON. Without a GPU it says so and ends with 0; `--dry-run` then runs all of it at tiny
 sizes in Triton's interpreter, where times mean nothing. The exit code is 1 when a result is wrong or a part failed.
 """
@@ -24,13 +24,14 @@ def parts(dry_run: bool) -> dict[str, Callable[[], Iterator[Row]]]:
         )
     from benchmarks.gpu_correctness import check_kernels
     from benchmarks.gpu_models import decode_whole_models
-    from benchmarks.gpu_speed import Machine, decode_shares, prefill_ratio
+    from benchmarks.gpu_speed import Machine, decode_shares, prefill_ratio, product_shares
 
     machine = Machine.measure(dry_run)
     return {
         "correctness": lambda: check_kernels(machine.device),
         "decode": lambda: decode_shares(machine),
         "prefill": lambda: prefill_ratio(machine),
+        "products": lambda: product_shares(machine),
         "models": lambda: decode_whole_models(machine),
     }
 

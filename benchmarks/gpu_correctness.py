@@ -14,6 +14,7 @@ HALF_STEPS = {torch.int8: 0.5 / 127, torch.float8_e4m3fn: 16 / 448}
 """The most that rounding to eight bits changes, relative to the largest of its head."""
 SHAPES = [(64, 3, 16), (128, 4, 16), (80, 1, 8), (96, 5, 32), (128, 8, 128), (256, 4, 64)]
 """(head_dim, group, block_size): all for bfloat16, the first for the other types, as each is compiled anew."""
+PRODUCT_ROWS = (1, 64, 300)
 LENGTHS = [(1, 1), (1, 300), (5, 5), (70, 200), (2, 131), (0, 7), (1, 0)]
 """(query_len, seq_len)"""
 
@@ -29,6 +30,8 @@ def check_kernels(device: torch.device) -> Iterator[Row]:
             for shape in SHAPES[:2] if dtype is torch.bfloat16 else SHAPES[:1]:
                 yield _check_attention(ops, dtype, kv_dtype, device, *shape)
             yield _check_rotation(ops, dtype, kv_dtype, device)
+            for num_rows in PRODUCT_ROWS:
+                yield _check_product(ops, dtype, kv_dtype, device, num_rows)
         yield _check_norm(ops, dtype, device)
         yield _check_activation(ops, dtype, device)
     yield _check_copies(ops, device)
@@ -130,6 +133,23 @@ def _check_rotation(
     limit = TOLERANCES[dtype] + HALF_STEPS.get(kv_dtype, 0.0)
     name = _named("rotate_and_store", dtype, kv_dtype)
     return _row(name, actual, torch.cat([exact, qkv[:, 8:].double()], 1), limit)
+
+
+def _check_product(
+    ops: KernelBackend,
+    dtype: torch.dtype,
+    weight_dtype: torch.dtype,
+    device: torch.device,
+    num_rows: int,
+) -> Row:
+    assert ops.quantized_linear is not None, "the backend multiplies eight bits"
+    x = torch.randn((num_rows, 1536), device=device).to(dtype)
+    weight, scales = quantize(torch.randn((600, 1536), device=device), weight_dtype)
+    bias = torch.randn(600, device=device).to(dtype)
+    actual = ops.quantized_linear(x, weight, scales, bias)
+    exact = x.double() @ _exact(weight, scales).T + bias.double()
+    name = f"quantized_linear, {num_rows} rows, {dtype}, {weight_dtype} weights"
+    return _row(name, actual, exact, TOLERANCES[dtype])
 
 
 def _check_norm(ops: KernelBackend, dtype: torch.dtype, device: torch.device) -> Row:

@@ -1,5 +1,6 @@
 """Decode steps of whole models with random weights, with and without recorded steps, against the floor of their bytes."""
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from benchmarks.gpu_speed import Machine, random_pool
 from engine.attention_metadata import StepArrays, StepInputs, forward_context, gather_step
 from engine.decode_graphs import CudaRecorder, DecodeGraphs
 from engine.kv_cache import make_layout
-from engine.loader.weights import ModelWeights
+from engine.loader.weights import EightBits, ModelWeights
 from engine.models.config import ModelConfig, parse_config
 from engine.models.llama import LlamaForCausalLM
 from engine.outputs import ScheduledSequence
@@ -85,11 +86,17 @@ class RandomTensors:
 class Decoder:
     """A model with a pool for the largest batch; `step` is what an engine's greedy step does, sampling included."""
 
-    def __init__(self, config: ModelConfig, machine: Machine, context: int) -> None:
+    def __init__(
+        self, config: ModelConfig, machine: Machine, context: int, *, eight_bits: bool
+    ) -> None:
         self.config, self.machine, self.context = config, machine, context
         self.per_seq = -(-(context + NUM_STEPS) // BLOCK_SIZE)
         tensors = RandomTensors(config, machine.device)
-        weights = ModelWeights(tensors, dtype=machine.dtype, device=machine.device, packed=False)
+        multiply = machine.ops.quantized_linear if eight_bits else None
+        rounded = None if multiply is None else EightBits(torch.int8, multiply)
+        weights = ModelWeights(
+            tensors, dtype=machine.dtype, device=machine.device, eight_bits=rounded
+        )
         self.model = LlamaForCausalLM(
             config,
             weights,
@@ -97,12 +104,14 @@ class Decoder:
             max_model_len=context + NUM_STEPS,
             progress=lambda share: None,
         )
-        self.layout = make_layout(config, BLOCK_SIZE, machine.dtype)
+        stored = torch.int8 if eight_bits else machine.dtype
+        self.layout = make_layout(config, BLOCK_SIZE, stored)
         pool = random_pool(self.layout, self.largest_batch * self.per_seq, machine.device)
         self.model.bind_kv_cache(pool.layers)
         # A table of its own for the way in is read by the row.
         unread = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
-        self.weight_bytes = (weights.num_parameters - unread) * machine.dtype.itemsize
+        itemsize = 1 if eight_bits else machine.dtype.itemsize
+        self.weight_bytes = (weights.num_parameters - unread) * itemsize
         self.graphs: DecodeGraphs | None = None
 
     @property
@@ -148,15 +157,18 @@ class Decoder:
 def decode_whole_models(machine: Machine) -> Iterator[Row]:
     """Tokens per second, and the share of what reading all bytes once would allow."""
     context = 20 if machine.dry_run else CONTEXT
-    for name, shape in (TINY if machine.dry_run else SHAPES).items():
+    shapes = TINY if machine.dry_run else SHAPES
+    for (name, shape), eight_bits in itertools.product(shapes.items(), (False, True)):
         source = LlamaConfig(
             architectures=["LlamaForCausalLM"], max_position_embeddings=8192, **shape
         )
-        decoder = Decoder(parse_config(source), machine, context)
-        yield from _decode_rows(f"{name}, eager", decoder, None)
+        decoder = Decoder(parse_config(source), machine, context, eight_bits=eight_bits)
+        kind = f"{name}, int8 weights and KV" if eight_bits else name
+        if machine.dry_run or not eight_bits:
+            yield from _decode_rows(f"{kind}, eager", decoder, None)
         if not machine.dry_run:
             decoder.record()
-            yield from _decode_rows(f"{name}, recorded", decoder, 0.8)
+            yield from _decode_rows(f"{kind}, recorded", decoder, 0.8)
             del decoder
             torch.cuda.empty_cache()
 

@@ -18,6 +18,8 @@ MORE_THAN_A_CACHE = 512 << 20
 GOALS = {(64, 8192): 0.85, (1, 32_768): 0.6}
 EIGHT_BITS_AT = {(1, 32_768), (64, 8192), (256, 8192)}
 """Batches and contexts that are measured with keys and values of eight bits too."""
+PRODUCTS = [(4096, 28_672), (14_336, 4096), (4096, 4096)]
+"""Inputs and outputs of Llama 3 8B's largest, longest and smallest matrices."""
 REPEATS = 10
 
 
@@ -171,3 +173,33 @@ def _torch_seconds(machine: Machine, length: int) -> float:
     query, keys, values = torch.randn(shape, device=machine.device, dtype=machine.dtype)
     attention = torch.nn.functional.scaled_dot_product_attention
     return seconds_of(lambda: attention(query, keys, values, is_causal=True), machine.device)
+
+
+def product_shares(machine: Machine) -> Iterator[Row]:
+    """Bytes of eight-bit weights read per second by small batches, as a share of the copy bandwidth."""
+    sizes, batches = ([(96, 80)], [1]) if machine.dry_run else (PRODUCTS, [1, 16, 64])
+    for (size_in, size_out), dtype, batch in itertools.product(sizes, LARGEST, batches):
+        rate = _product_rate(machine, size_in, size_out, dtype, batch)
+        name = (
+            f"product of {size_in} to {size_out}, {batch} rows, {dtype} weights, share of bandwidth"
+        )
+        yield Row(name.replace("torch.", ""), rate / machine.bandwidth, "")
+
+
+def _product_rate(
+    machine: Machine, size_in: int, size_out: int, dtype: torch.dtype, batch: int
+) -> float:
+    num_bytes, multiply = size_in * size_out, machine.ops.quantized_linear
+    assert multiply is not None, "the backend multiplies eight bits"
+    count = 1 if machine.dry_run else max(1, MORE_THAN_A_CACHE // num_bytes)
+    options = {"device": machine.device, "dtype": torch.uint8}
+    # Without the exponent of all ones, which is NaN in e4m3.
+    weights = torch.randint(0, 0x78, (count, size_out, size_in), **options).view(dtype)
+    scales = torch.ones(size_out, device=machine.device)
+    x = torch.randn((batch, size_in), device=machine.device, dtype=machine.dtype)
+
+    def step() -> None:
+        for weight in weights:
+            multiply(x, weight, scales, None)
+
+    return count * num_bytes / seconds_of(step, machine.device)

@@ -31,6 +31,7 @@ POINTERS = {
     "weight_ptr": "*fp32",
     "residual_ptr": "*fp32",
     "total_ptr": "*fp32",
+    "scales_ptr": "*fp32",
     "key_scales_ptr": "*fp32",
     "value_scales_ptr": "*fp32",
 }

@@ -9,6 +9,11 @@ from kernels.triton.chip import Chip
 from kernels.triton.copy_blocks import copy_blocks_keywords
 from kernels.triton.decode_attention import decode_keywords, merge_keywords
 from kernels.triton.prefill_attention import prefill_keywords
+from kernels.triton.quantized_linear import (
+    LinearShape,
+    merge_inputs_keywords,
+    quantized_linear_keywords,
+)
 from kernels.triton.rms_norm import rms_norm_keywords
 from kernels.triton.rotate_and_store import rotate_and_store_keywords
 from kernels.triton.silu_and_mul import silu_and_mul_keywords
@@ -25,6 +30,7 @@ CACHE_POINTERS: dict[str, dict[str, str | None]] = {
     "fp8": {"key_cache_ptr": "*u8", "value_cache_ptr": "*u8"},
 }
 """What kernels are given: fp8 as bytes."""
+WEIGHT_POINTERS = {"int8": "*i8", "fp8": "*u8"}
 
 
 def all_cases(*, quick: bool) -> dict[str, list[Case]]:
@@ -37,9 +43,17 @@ def all_cases(*, quick: bool) -> dict[str, list[Case]]:
         shapes += [(256, 4, "bf16", kv) for kv in ("", "int8", "fp8")]
         shapes += [(64, 3, "fp32", ""), (128, 4, "fp32", ""), (128, 4, "fp32", "int8")]
     models = [SMALL] if quick else [SMALL, LARGE]
+    products = [(576, 1920, 1, "bf16", "int8"), (576, 1920, 1, "bf16", "fp8")]
+    if not quick:
+        products += [
+            (4096, 4096, rows, "bf16", kind) for rows in (1, 64) for kind in ("int8", "fp8")
+        ]
+        products += [(14_336, 4096, 64, "fp16", kind) for kind in ("int8", "fp8")]
+        products += [(4096, 4096, 32, "fp32", "int8")]
     return {
         name: [case for shape in shapes for case in _attention(*shape, target.chip)]
         + [case for model in models for case in _memory_and_rows(*model, target.chip)]
+        + [case for product in products for case in _product(*product, target.chip)]
         for name, target in TARGETS.items()
     }
 
@@ -96,4 +110,33 @@ def _memory_and_rows(
         Case("copy_blocks", "copy_blocks_kernel", heads, "bf16", copy),
         Case("rms_norm", "rms_norm_kernel", f"rows of {size}", "bf16", norm),
         Case("silu_and_mul", "silu_and_mul_kernel", f"rows of {mlp}", "bf16", silu),
+    ]
+
+
+def _product(
+    size_in: int, size_out: int, num_rows: int, dtype: str, kind: str, chip: Chip
+) -> list[Case]:
+    """Weights of eight bits, and with int8 the kernel that adds splits."""
+    itemsize, largest = 4 if dtype == "fp32" else 2, LARGEST_NUMBERS[kind]
+    assert largest is not None, "weights of eight bits have scales"
+    shape = LinearShape(size_in, size_out, num_rows, itemsize, largest)
+    keywords = quantized_linear_keywords(shape, chip)
+    label = f"{size_in} to {size_out}, {num_rows} rows, {dtype}, {kind} weights"
+    pointers = {"weight_ptr": WEIGHT_POINTERS[kind], "bias_ptr": None}
+    product = Case(
+        "quantized_linear",
+        "quantized_linear_kernel",
+        label,
+        dtype,
+        keywords,
+        pointers,
+        has_products=True,
+    )
+    num_splits = -(-size_in // keywords["SPLIT_IN"])
+    if num_splits == 1 or kind != "int8":
+        return [product]
+    merge = merge_inputs_keywords(shape, num_splits, chip)
+    return [
+        product,
+        Case("quantized_linear", "merge_inputs_kernel", label, dtype, merge, {"bias_ptr": None}),
     ]

@@ -11,7 +11,7 @@ from engine.rope_scaling import RopeScaling
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 KVCacheDType = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8"]
 AttentionBackend = Literal["auto", "triton", "cpu", "reference"]
-Quantization = Literal["auto", "none", "int8", "int4"]
+Quantization = Literal["auto", "none", "int8", "int4", "fp8"]
 CpuIsa = Literal["auto", "avx512", "avx2", "torch"]
 SchedulingPolicy = Literal["fcfs", "priority"]
 

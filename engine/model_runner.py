@@ -20,7 +20,7 @@ from engine.errors import ConfigError, ModelLoadError
 from engine.gpu_memory import GRAPHS_AND_LIBRARIES, activation_bytes, kv_budget, needs_memory
 from engine.limits import make_scheduler_config, resolve_max_model_len
 from engine.loader.model import OpenModel, open_configured
-from engine.loader.weights import ModelWeights
+from engine.loader.weights import EightBits, ModelWeights
 from engine.models.config import ModelConfig
 from engine.models.llama import LlamaForCausalLM
 from engine.outputs import (
@@ -74,7 +74,7 @@ class ModelRunner:
         place = choose_placement(config)
         use_physical_cores()
         ops = _select_ops(config, place.device)
-        _check_cache_dtype(config, ops, place)
+        _check_eight_bits(config, ops, place)
         _check_head_dim(ops, opened.config.head_dim)
         max_model_len = resolve_max_model_len(config, opened.config)
         with needs_memory("the weights", "use a smaller model or a shorter --dtype"):
@@ -215,14 +215,14 @@ def _select_ops(config: EngineConfig, device: torch.device) -> KernelBackend:
         ) from error
 
 
-def _check_cache_dtype(config: EngineConfig, ops: KernelBackend, place: Placement) -> None:
-    """Raises ConfigError for numbers in which the kernels keep no keys and values."""
+def _check_eight_bits(config: EngineConfig, ops: KernelBackend, place: Placement) -> None:
+    """Raises ConfigError for numbers in which the kernels keep no keys and values, or no weights."""
+    here = f"with the attention backend {ops.name}; eight bits need a GPU here"
     if place.kv_dtype not in ops.cache_dtypes:
-        raise ConfigError(
-            "--kv-cache-dtype",
-            config.kv_cache_dtype,
-            f"auto, float32 or bfloat16 works with the attention backend {ops.name}; eight bits need a GPU here",
-        )
+        allowed = f"auto, float32 or bfloat16 works {here}"
+        raise ConfigError("--kv-cache-dtype", config.kv_cache_dtype, allowed)
+    if place.weight_dtype is not None and ops.quantized_linear is None:
+        raise ConfigError("--quantization", config.quantization, f"auto or none works {here}")
 
 
 def _check_head_dim(ops: KernelBackend, head_dim: int) -> None:
@@ -252,8 +252,15 @@ def _load_model(
     max_model_len: int,
     progress: Progress,
 ) -> tuple[LlamaForCausalLM, ModelWeights]:
+    eight_bits = None
+    if place.weight_dtype is not None and ops.quantized_linear is not None:
+        eight_bits = EightBits(place.weight_dtype, ops.quantized_linear)
     weights = ModelWeights(
-        opened.tensors, dtype=place.dtype, device=place.device, packed=place.packed
+        opened.tensors,
+        dtype=place.dtype,
+        device=place.device,
+        packed=place.packed,
+        eight_bits=eight_bits,
     )
     model = LlamaForCausalLM(
         opened.config,
@@ -276,11 +283,12 @@ def _info(
     limits: SchedulerConfig,
 ) -> ModelInfo:
     share = weights.num_packed / weights.num_parameters
+    bits = config.quantization if place.weight_dtype is not None else "int4"
     return ModelInfo(
         model_name=config.model_name,
         architecture=model.architecture,
         num_parameters=weights.num_parameters,
-        quantization=f"int4 ({share:.0%} of the weights)" if share else "none",
+        quantization=f"{bits} ({share:.0%} of the weights)" if share else "none",
         dtype=str(place.dtype).removeprefix("torch."),
         kv_cache_dtype=next(name for name, dtype in KV_DTYPES.items() if dtype is place.kv_dtype),
         attention_backend=ops.name,

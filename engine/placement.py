@@ -17,15 +17,21 @@ KV_DTYPES = {
     "fp8": torch.float8_e4m3fn,
 }
 
+WEIGHT_DTYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
+
 
 @dataclass(frozen=True)
 class Placement:
-    """Device and numbers of the weights and of KV memory; `packed` keeps few-bit weights as they are stored."""
+    """Device and numbers of the model and of KV memory; `packed` keeps few-bit weights as they are stored.
+
+    `weight_dtype` is that of matrices in eight bits, None where they are floats.
+    """
 
     device: torch.device
     dtype: torch.dtype
     kv_dtype: torch.dtype
     packed: bool
+    weight_dtype: torch.dtype | None = None
 
 
 def choose_placement(config: EngineConfig) -> Placement:
@@ -39,7 +45,7 @@ def choose_placement(config: EngineConfig) -> Placement:
         if on_cpu and value == "float16":
             raise ConfigError(option, value, "auto, float32 or bfloat16 on a CPU")
     packed = on_cpu and dtype == torch.bfloat16 and config.quantization == "auto"
-    return Placement(device, dtype, kv_dtype, packed)
+    return Placement(device, dtype, kv_dtype, packed, WEIGHT_DTYPES.get(config.quantization))
 
 
 def _has_wide_vectors() -> bool:

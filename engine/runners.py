@@ -16,10 +16,13 @@ from kernels.cpu.fused.features import cpu_features
 
 ONLY_FUSED = (
     ("cpu_isa", ("avx512", "avx2"), "auto or torch"),
-    ("quantization", ("int8", "int4"), "auto or none"),
+    ("quantization", ("int4",), "auto or none (on a GPU int8 and fp8 too)"),
 )
 """Fields, values that ask for the fused runner, and what works with every runner."""
-ON_A_CPU_ONLY_FUSED = (("kv_cache_dtype", ("int8",), "auto, float32 or bfloat16"),)
+ON_A_CPU_ONLY_FUSED = (
+    ("quantization", ("int8",), "auto or none"),
+    ("kv_cache_dtype", ("int8",), "auto, float32 or bfloat16"),
+)
 """The same of what the kernels of GPUs do too."""
 
 logger = logging.getLogger(__name__)

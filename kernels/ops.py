@@ -91,11 +91,27 @@ class SiluAndMul(Protocol):
     def __call__(self, gate_up: torch.Tensor) -> torch.Tensor: ...
 
 
+class QuantizedLinear(Protocol):
+    """x W^T + bias of x [num_rows, in], with weights of eight bits as `kernels.eight_bits` has them: a scale for each output.
+
+    weight [out, in] is contiguous, scales [out] are float32, bias [out] is of x's dtype. Returns [num_rows, out] in x's dtype.
+    """
+
+    def __call__(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        scales: torch.Tensor,
+        bias: torch.Tensor | None,
+    ) -> torch.Tensor: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class KernelBackend:
     """The operations of one backend; `reason` says in one line why it was chosen.
 
     Heads of any even size up to `max_head_dim` will do, as will blocks of any size; keys and values may be `cache_dtypes`.
+    Without `quantized_linear` all weights are floats.
     """
 
     name: str
@@ -108,6 +124,7 @@ class KernelBackend:
     rms_norm: RMSNorm
     fused_add_rms_norm: FusedAddRMSNorm
     silu_and_mul: SiluAndMul
+    quantized_linear: QuantizedLinear | None
 
 
 def select_backend(name: BackendName, device: torch.device) -> KernelBackend:

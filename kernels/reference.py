@@ -118,6 +118,13 @@ def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
     return (torch.nn.functional.silu(gate) * up).to(gate_up.dtype)
 
 
+def quantized_linear(
+    x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    y = x.float() @ dequantize(weight, scales).T
+    return (y if bias is None else y + bias.float()).to(x.dtype)
+
+
 def rotate(heads: torch.Tensor, positions: torch.Tensor, cos_sin: torch.Tensor) -> torch.Tensor:
     """Heads [num_tokens, num_heads, head_dim] rotated by their positions, float32."""
     cos, sin = (

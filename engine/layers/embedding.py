@@ -3,21 +3,21 @@
 import torch
 import torch.nn.functional as F
 
-from engine.layers.linear import Int8Linear
-from engine.loader.quantized import Int8Table
+from engine.layers.linear import EightBitLinear, Int8Linear
+from engine.loader.quantized import EightBitWeight, Int8Table
 
 
 class Embedding:
     """Rows of weight [vocab_size, hidden_size] as float32."""
 
-    def __init__(self, weight: torch.Tensor | Int8Table) -> None:
+    def __init__(self, weight: torch.Tensor | Int8Table | EightBitWeight) -> None:
         self.weight = weight
 
     def __call__(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Rows [..., hidden_size] float32 of input_ids [...] int64."""
-        if isinstance(self.weight, Int8Table):
-            return self.weight(input_ids)
-        return F.embedding(input_ids, self.weight).float()
+        if isinstance(self.weight, torch.Tensor):
+            return F.embedding(input_ids, self.weight).float()
+        return self.weight(input_ids)
 
 
 class RescoredHead:
@@ -39,6 +39,17 @@ class RescoredHead:
         # A matrix product would add in an order that depends on the number of rows.
         exact = (self.table(token_ids) * hidden[:, None]).sum(-1)
         return logits.scatter_(1, token_ids, exact)
+
+
+class EightBitHead:
+    """Logits by the product with a weight in eight bits, in numbers of `dtype`."""
+
+    def __init__(self, linear: EightBitLinear, dtype: torch.dtype) -> None:
+        self.linear, self.dtype = linear, dtype
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits [num_rows, vocab_size] float32 of hidden [num_rows, hidden_size] float32."""
+        return self.linear(hidden.to(self.dtype)).float()
 
 
 class DenseHead:

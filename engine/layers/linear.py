@@ -1,7 +1,7 @@
 """Matrix products with the ways a weight can lie in memory: dense, or packed in four or eight bits.
 
 Layers are plain callables around weights that are given at construction: nothing is trained, moved or registered.
-Every product here gives a row the same bits whatever the other rows of the batch are, so that a text depends neither
+On a CPU every product here gives a row the same bits whatever the other rows of the batch are, so that a text depends neither
 on its neighbours nor on how its prompt was cut into chunks.
 """
 
@@ -10,7 +10,8 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from engine.loader.quantized import GROUP_SIZE, Int4Weight
+from engine.loader.quantized import GROUP_SIZE, EightBitWeight, Int4Weight
+from kernels.ops import QuantizedLinear
 
 Linear = Callable[[torch.Tensor], torch.Tensor]  # x [num_tokens, in] -> [num_tokens, out]
 
@@ -56,6 +57,18 @@ class Int8Linear:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return torch.ops.aten._weight_int8pack_mm(x, self.weight, self.scales)
+
+
+class EightBitLinear:
+    """y = x W^T + b with W in eight bits and a scale per output, for x of any type, on a GPU."""
+
+    def __init__(
+        self, weight: EightBitWeight, multiply: QuantizedLinear, bias: torch.Tensor | None = None
+    ) -> None:
+        self.weight, self.multiply, self.bias = weight, multiply, bias
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.multiply(x, self.weight.numbers, self.weight.scales, self.bias)
 
 
 def int4_can_hold(out_features: int, in_features: int) -> bool:

@@ -1,7 +1,8 @@
 """Weights kept in four or eight bits, and how GGUF's blocks become them.
 
 A four-bit weight is `(nibble - 8) * scale + zero` with one scale and zero per group of 32 inputs. Q4_0 and Q4_1 of GGUF have
-exactly this shape, so their nibbles are kept as they are; only scale and zero are rounded to bfloat16.
+exactly this shape, so their nibbles are kept as they are; only scale and zero are rounded to bfloat16. An eight-bit weight on a GPU has a
+scale for each output, whatever the file has.
 """
 
 from collections.abc import Sequence
@@ -12,8 +13,11 @@ import torch
 from gguf.constants import GGMLQuantizationType
 
 from engine.loader.gguf_file import GGUFTensor
+from kernels.eight_bits import dequantize, quantize
 
 GROUP_SIZE = 32
+PIECE_NUMBERS = 16 << 20
+"""Of a weight that is rounded to eight bits, how many at a time."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,29 @@ class Int8Table:
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """The exact rows [..., size] float32 of rows [...] int64."""
         return (self.values[rows] * self.scales[rows][..., None]).flatten(-2)
+
+
+@dataclass(frozen=True)
+class EightBitWeight:
+    """`numbers` [out, in] and `scales` [out] as `kernels.eight_bits` has them."""
+
+    numbers: torch.Tensor
+    scales: torch.Tensor
+
+    @staticmethod
+    def of(weight: torch.Tensor, dtype: torch.dtype, device: torch.device) -> "EightBitWeight":
+        """A weight [out, in] of floats rounded on `device`, where it is never whole."""
+        outputs = max(1, PIECE_NUMBERS // weight.shape[1])
+        pieces = [quantize(piece.to(device), dtype) for piece in weight.split(outputs)]
+        numbers, scales = zip(*pieces, strict=True)
+        joined = torch.cat([part.view(torch.uint8) for part in numbers]).view(dtype)
+        return EightBitWeight(joined, torch.cat(scales))
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """The rows [..., in] float32 of rows [...] int64."""
+        # Not every type of eight bits can be indexed; bytes can.
+        numbers = self.numbers.view(torch.uint8)[rows].view(self.numbers.dtype)
+        return dequantize(numbers, self.scales[rows])
 
 
 def int8_from_gguf(tensor: GGUFTensor) -> Int8Table | None:

@@ -14,6 +14,7 @@ from kernels.kv_pool import LayerCache
 _CODES = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
 max_head_dim = 2**16
 cache_dtypes = frozenset(_CODES)
+quantized_linear = None
 _scratch = threads.Scratch()
 _ITEMS_PER_THREAD = 4
 """With fewer items of attention than this for each thread, long sequences are split."""

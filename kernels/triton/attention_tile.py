@@ -105,9 +105,9 @@ class Operands:
         )
 
 
-def choose_precision(shape: AttentionShape, chip: Chip) -> str:
+def choose_precision(itemsize: int, chip: Chip) -> str:
     """How float32 is multiplied: by AMD's matrix cores as it is; on NVIDIA as three products of TF32, which keep 21 bits."""
-    return "tf32x3" if shape.itemsize == 4 and not chip.is_amd else "ieee"
+    return "tf32x3" if itemsize == 4 and not chip.is_amd else "ieee"
 
 
 @triton.jit

@@ -1,10 +1,11 @@
-"""The GPU backend: every operation is a Triton kernel; matrix products stay with torch's libraries."""
+"""The GPU backend: every operation is a Triton kernel; matrix products in floats stay with torch's libraries."""
 
 import torch
 
 from kernels.eight_bits import LARGEST
 from kernels.triton.copy_blocks import copy_blocks
 from kernels.triton.paged_attention import paged_attention
+from kernels.triton.quantized_linear import quantized_linear
 from kernels.triton.rms_norm import fused_add_rms_norm, rms_norm
 from kernels.triton.rotate_and_store import rotate_and_store
 from kernels.triton.silu_and_mul import silu_and_mul
@@ -19,6 +20,7 @@ __all__ = [
     "fused_add_rms_norm",
     "max_head_dim",
     "paged_attention",
+    "quantized_linear",
     "rms_norm",
     "rotate_and_store",
     "silu_and_mul",

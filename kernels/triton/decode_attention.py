@@ -197,7 +197,7 @@ def decode_keywords(
         "BLOCK_M": tiling.block_m,
         "BLOCK_N": tiling.block_n,
         "SPLIT": num_splits > 1,
-        "PRECISION": choose_precision(shape, chip),
+        "PRECISION": choose_precision(shape.itemsize, chip),
         "LARGEST": shape.largest,
         "WIDENING": chip.widening,
         "num_warps": tiling.num_warps,

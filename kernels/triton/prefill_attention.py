@@ -146,7 +146,7 @@ def prefill_keywords(shape: AttentionShape, num_kv_heads: int, chip: Chip) -> di
         "BLOCK_M": block_m,
         "BLOCK_Q": block_m // shape.group,
         "BLOCK_N": tiling.block_n,
-        "PRECISION": choose_precision(shape, chip),
+        "PRECISION": choose_precision(shape.itemsize, chip),
         "LARGEST": shape.largest,
         "WIDENING": chip.widening,
         "num_warps": tiling.num_warps,

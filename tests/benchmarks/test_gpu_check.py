@@ -33,7 +33,9 @@ def test_a_dry_run_goes_through_every_part() -> None:
     assert report["failed"] == []
     names = [row["name"].split(",")[0] for row in report["correctness"]]
     assert names == [
-        *["attention", "rotate_and_store"] * 3,
+        *("attention", "rotate_and_store"),
+        *["attention", "rotate_and_store", *["quantized_linear"] * 3] * 2,
         *("fused_add_rms_norm", "silu_and_mul", "copy_blocks"),
     ]
-    assert [len(report[part]) for part in ("decode", "prefill", "models")] == [4, 6, 2]
+    parts = ("decode", "prefill", "products", "models")
+    assert [len(report[part]) for part in parts] == [4, 6, 2, 4]

@@ -71,10 +71,20 @@ def run_engine(folder: Path, backend: str, **options: Any) -> tuple[Tokens, Engi
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kv_cache_dtype", ["auto", "int8", "fp8"])
-def test_a_busy_day_gives_the_tokens_of_the_reference(folder: Path, kv_cache_dtype: str) -> None:
-    expected, _ = run_engine(folder, "reference", kv_cache_dtype=kv_cache_dtype)
-    actual, core = run_engine(folder, "triton", kv_cache_dtype=kv_cache_dtype)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"kv_cache_dtype": "int8"},
+        {"kv_cache_dtype": "fp8", "quantization": "int8"},
+        {"quantization": "fp8"},
+    ],
+)
+def test_a_busy_day_gives_the_tokens_of_the_reference(
+    folder: Path, options: dict[str, str]
+) -> None:
+    expected, _ = run_engine(folder, "reference", **options)
+    actual, core = run_engine(folder, "triton", **options)
     counters = core.stats().counters
     assert counters.preemptions > 0
     assert counters.forks == 2

@@ -226,6 +226,24 @@ def test_kv_memory_of_eight_bits(folder: Path, dtype: str) -> None:
     assert drawn[0] == expected[1], "copies have their scales"
 
 
+@pytest.mark.parametrize("quantization", ["int8", "fp8"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_weights_of_eight_bits(tmp_path: Path, quantization: str, tied: bool) -> None:
+    make_reference("llama", eos_token_id=9, tie_word_embeddings=tied).save_pretrained(tmp_path)
+    runner = load(tmp_path, quantization=quantization, attention_backend="reference")
+    assert runner.info.quantization == f"{quantization} (100% of the weights)"
+    assert runner.info.num_parameters == load(tmp_path).info.num_parameters
+    prompt = [3, 1, 4, 1, 5, 9, 2, 6]
+    exact = logits_of(load(tmp_path, attention_backend="reference"), prompt)
+    assert torch.corrcoef(torch.stack([logits_of(runner, prompt), exact]))[0, 1] > 0.99
+
+
+def logits_of(runner: ModelRunner, prompt: list[int]) -> torch.Tensor:
+    """Behind the last token of a prompt."""
+    with torch.inference_mode():
+        return runner._forward([run(0, prompt, 0, [1, 2])], [len(prompt) - 1])[0][0]
+
+
 YARN = RopeScaling(rope_type="yarn", factor=2.5)
 
 

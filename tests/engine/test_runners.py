@@ -81,6 +81,7 @@ def test_an_older_processor_falls_back(
     [
         ({"cpu_isa": "avx2"}, "--cpu-isa: 'avx2' is not allowed; auto or torch works here: "),
         ({"kv_cache_dtype": "int8"}, "--kv-cache-dtype: 'int8' is not allowed; auto, float32 or bfloat16 works here: "),
+        ({"quantization": "int4"}, "--quantization: 'int4' is not allowed; auto or none (on a GPU int8 and fp8 too) works here: "),
         ({"quantization": "int8"}, "--quantization: 'int8' is not allowed; auto or none works here: "),
     ],
 )  # fmt: skip
@@ -93,17 +94,26 @@ def test_what_only_the_fused_runner_does_is_refused_without_it(
     assert str(caught.value).startswith(refusal + "this CPU lacks avx2")
 
 
-def test_what_only_a_gpu_does_is_refused_without_it(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "refusal"),
+    [
+        ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype: 'fp8' is not allowed; auto, float32 or bfloat16"),
+        ({"quantization": "fp8"}, "--quantization: 'fp8' is not allowed; auto or none"),
+    ],
+)  # fmt: skip
+def test_what_only_a_gpu_does_is_refused_without_it(
+    folder: Path, options: dict[str, Any], refusal: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
-        load(folder, kv_cache_dtype="fp8")
+        load(folder, **options)
     assert str(caught.value) == (
-        "--kv-cache-dtype: 'fp8' is not allowed; auto, float32 or bfloat16 works with the attention backend cpu; "
-        "eight bits need a GPU here"
+        f"{refusal} works with the attention backend cpu; eight bits need a GPU here"
     )
 
 
-def test_kernels_that_do_eight_bits_are_enough(folder: Path) -> None:
-    runner = load(folder, attention_backend="reference", kv_cache_dtype="int8")
+@pytest.mark.parametrize("field", ["kv_cache_dtype", "quantization"])
+def test_kernels_that_do_eight_bits_are_enough(folder: Path, field: str) -> None:
+    runner = load(folder, attention_backend="reference", **{field: "int8"})
     assert isinstance(runner, ModelRunner)
 
 

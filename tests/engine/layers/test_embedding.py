@@ -2,9 +2,11 @@
 
 import torch
 
-from engine.layers.embedding import DenseHead, Embedding, RescoredHead
-from engine.layers.linear import Int8Linear
-from engine.loader.quantized import Int8Table
+from engine.layers.embedding import DenseHead, EightBitHead, Embedding, RescoredHead
+from engine.layers.linear import EightBitLinear, Int8Linear
+from engine.loader.quantized import EightBitWeight, Int8Table
+from kernels.eight_bits import dequantize
+from kernels.reference import quantized_linear
 
 
 def table(num_rows: int = 500) -> torch.Tensor:
@@ -27,6 +29,17 @@ def test_dense_logits_are_float32() -> None:
     logits = DenseHead(table())(hidden)
     assert torch.allclose(logits, hidden @ table().T, atol=1e-5)
     assert DenseHead(table().bfloat16())(hidden).dtype == torch.float32
+
+
+def test_rows_and_logits_of_a_table_in_eight_bits() -> None:
+    weight = EightBitWeight.of(table(), torch.float8_e4m3fn, torch.device("cpu"))
+    exact = dequantize(weight.numbers, weight.scales)
+    ids = torch.tensor([[3, 0], [3, 499]])
+    assert torch.equal(Embedding(weight)(ids), exact[ids])
+    hidden = torch.randn(2, 64)
+    logits = EightBitHead(EightBitLinear(weight, quantized_linear), torch.bfloat16)(hidden)
+    assert logits.dtype == torch.float32
+    assert torch.equal(logits, (hidden.bfloat16().float() @ exact.T).bfloat16().float())
 
 
 def test_the_likeliest_tokens_get_exact_scores() -> None:

@@ -3,8 +3,18 @@
 import pytest
 import torch
 
-from engine.layers.linear import DenseLinear, Int4Linear, Int8Linear, Linear, int4_can_hold
-from engine.loader.quantized import Int4Weight
+from engine.layers.linear import (
+    DenseLinear,
+    EightBitLinear,
+    Int4Linear,
+    Int8Linear,
+    Linear,
+    int4_can_hold,
+)
+from engine.loader.quantized import EightBitWeight, Int4Weight
+from kernels.reference import quantized_linear
+
+CPU = torch.device("cpu")
 
 
 def int4_weight(out_features: int = 128, in_features: int = 96) -> Int4Weight:
@@ -41,6 +51,16 @@ def test_eight_bits() -> None:
     weight, x = inputs(64, 96), inputs(5, 96).bfloat16()
     expected = x.float() @ weight.T
     assert (Int8Linear(weight)(x).float() - expected).abs().max() < 0.05 * expected.std()
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+def test_eight_bits_of_any_kind_with_a_scale_per_output(dtype: torch.dtype) -> None:
+    weight, x, bias = inputs(64, 96), inputs(5, 96), inputs(1, 64)[0]
+    weight[7] *= 1000
+    layer = EightBitLinear(EightBitWeight.of(weight, dtype, CPU), quantized_linear, bias)
+    expected = x @ weight.T + bias
+    errors = (layer(x) - expected).abs().amax(0) / expected.abs().amax(0)
+    assert errors.max() < 0.1
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ import torch
 from gguf.constants import GGMLQuantizationType as QuantizationType
 from gguf.quants import dequantize, quantize
 
+from engine.loader import quantized
 from engine.loader.gguf_file import GGUFTensor
-from engine.loader.quantized import Int4Weight, int4_from_gguf, int8_from_gguf
+from engine.loader.quantized import EightBitWeight, Int4Weight, int4_from_gguf, int8_from_gguf
 
 
 def make(kind: QuantizationType) -> tuple[GGUFTensor, torch.Tensor]:
@@ -45,3 +46,18 @@ def test_other_types_stay_dense() -> None:
     tensor, _ = make(QuantizationType.Q5_0)
     assert int4_from_gguf(tensor) is None
     assert int8_from_gguf(tensor) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+def test_eight_bits_are_the_same_in_pieces(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight = torch.randn(50, 24, generator=torch.Generator().manual_seed(0))
+    whole = EightBitWeight.of(weight, dtype, torch.device("cpu"))
+    monkeypatch.setattr(quantized, "PIECE_NUMBERS", 7 * 24)
+    pieces = EightBitWeight.of(weight, dtype, torch.device("cpu"))
+    assert pieces.numbers.dtype is dtype
+    assert torch.equal(pieces.numbers.view(torch.uint8), whole.numbers.view(torch.uint8))
+    assert torch.equal(pieces.scales, weight.abs().amax(1))
+    rows = torch.tensor([49, 0])
+    assert (whole(rows) - weight[rows]).abs().max() < 0.04 * weight.abs().max()
