@@ -87,7 +87,10 @@ class RenderLane(Lane):
         self._shared.skip_to(event.seq, event.texts)
         candidates = [self._shared.candidate(index) for index in range(len(event.texts))]
         self._stale.clear()
-        renders = [self._show(index, candidate) for index, candidate in enumerate(candidates)]
+        renders: list[dict[str, str]] = []
+        for index, candidate in enumerate(candidates):
+            renders.append(self._show(index, candidate))
+            await asyncio.sleep(0)  # each may be long, and others have events too
         await self._put(frame_text("snapshot", to_wire(event) | {"renders": renders}))
 
     def _show(self, index: int, candidate: CandidateText) -> dict[str, str]:

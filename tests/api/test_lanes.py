@@ -1,5 +1,6 @@
 """A lane passes each event once and in order, and never shows an old text after the final one."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -55,6 +56,26 @@ async def test_a_snapshot_stands_for_what_it_contains() -> None:
         ("snapshot", 2),
         ("candidate", 3),
     ]
+
+
+async def test_others_go_on_between_the_texts_of_a_snapshot() -> None:
+    told: list[str] = []
+
+    class Noting(Upper):
+        def update(self, text: str) -> tuple[str, str]:
+            told.append(text)
+            return super().update(text)
+
+    async def other() -> None:
+        told.append("other")
+
+    sink = Sink()
+    lane = RenderLane(G, sink.put, 0, attached=True, rendering=Rendering(Noting))
+    task = asyncio.create_task(other())
+    await lane.pass_on(Snapshot(G, 2, ("one.", "two."), ()))
+    await task
+    assert told == ["one.", "other", "two."]
+    assert sink[0]["renders"] == [{"html": "ONE.", "tail": ""}, {"html": "TWO.", "tail": ""}]
 
 
 async def test_a_new_lane_shows_a_snapshot_of_nothing_yet() -> None:
