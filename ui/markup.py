@@ -7,7 +7,7 @@ Everything that may scroll sideways can take the focus.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -80,8 +80,7 @@ def normalise(text: str) -> str:
     return text.removesuffix("\r").replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
 
 
-@lru_cache(maxsize=256)
-def _coloured(code: str, language: str) -> str:
+def coloured(code: str, language: str) -> str:
     """HTML of `code`; plain when the language is unknown or the code very long."""
     if len(code) > MAX_COLOURED_CHARS or not language:
         return escapeHtml(code)
@@ -91,12 +90,15 @@ def _coloured(code: str, language: str) -> str:
         return escapeHtml(code)
 
 
+_coloured = lru_cache(maxsize=256)(coloured)
+
+
 def _render_fence(self: Any, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
     token = tokens[index]
     words = token.info.split()
     language = words[0] if words and _LANGUAGE.fullmatch(words[0]) else ""
-    is_open = token.meta.get("open", False)
-    code = escapeHtml(token.content) if is_open else _coloured(token.content, language.lower())
+    colour: Callable[[str, str], str] = token.meta.get("colour", _coloured)
+    code = colour(token.content, language.lower())
     return (
         f'<div class="pt-code"><div class="pt-code-head"><span>{escapeHtml(language) or "code"}</span>'
         '<button type="button" class="pt-copy-code" aria-label="Copy code">Copy</button></div>'

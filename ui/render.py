@@ -2,8 +2,8 @@
 
 `StreamRenderer` parses only what is not yet frozen. A top-level block is frozen once a later block has begun on a
 complete line: nothing that comes after can change it. The rest is the tail, shown as it stands and replaced by the
-next update: an open code fence without colours (colouring it anew at each update is what costs), a table's header only
-when its separator has come. For every way to cut a text, the frozen parts and `final()`'s rest make exactly
+next update: an open code fence with colours up to some line (ui/open_code.py), a table's header only when its separator
+has come. For every way to cut a text, the frozen parts and `final()`'s rest make exactly
 `render(text)`.
 """
 
@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from markdown_it.token import Token
 
-from ui.markup import normalise, parse, render_tokens
+from ui.markup import coloured, normalise, parse, render_tokens
+from ui.open_code import OpenCode
 
 _LIST_OR_QUOTE_PREFIX = " \t>-*+0123456789.)"
 _TABLE_SEPARATOR_BEGUN = re.compile(r"[\s|:-]*")
@@ -30,6 +31,7 @@ class StreamRenderer:
         self._frozen: list[str] = []
         self._offset = 0
         self._rest = ""
+        self._open_code = OpenCode(coloured)
 
     def update(self, text: str) -> tuple[str, str]:
         """The HTML to append to what is frozen, and the tail that replaces the last tail."""
@@ -38,7 +40,7 @@ class StreamRenderer:
         lines = self._rest.split("\n")
         count = _count_finished(blocks, lines)
         html = self._freeze(blocks, lines, count) if count else ""
-        return html, _render_tail(blocks[count:], lines)
+        return html, self._render_tail(blocks[count:], lines)
 
     def final(self) -> str:
         """The HTML of the last update's whole text, with nothing held back."""
@@ -47,6 +49,15 @@ class StreamRenderer:
     def render(self, text: str) -> str:
         """The HTML of any whole text; does not touch the stream."""
         return render(text)
+
+    def _render_tail(self, blocks: list[list[Token]], lines: list[str]) -> str:
+        if not blocks:
+            return ""
+        if (fence := _open_fence(blocks[-1], lines)) is not None:
+            fence.meta["colour"] = self._open_code.html
+        if _is_table_begun(blocks[-1], lines):
+            blocks = blocks[:-1]
+        return render_tokens([token for block in blocks for token in block])
 
     def _freeze(self, blocks: list[list[Token]], lines: list[str], count: int) -> str:
         html = render_tokens([token for block in blocks[:count] for token in block])
@@ -106,23 +117,16 @@ def _open_math_line(blocks: list[list[Token]], lines: list[str]) -> int:
     return len(lines)
 
 
-def _render_tail(blocks: list[list[Token]], lines: list[str]) -> str:
-    if not blocks:
-        return ""
-    _mark_open_fence(blocks[-1], lines)
-    if _is_table_begun(blocks[-1], lines):
-        blocks = blocks[:-1]
-    return render_tokens([token for block in blocks for token in block])
-
-
-def _mark_open_fence(block: list[Token], lines: list[str]) -> None:
-    """Let the renderer know that the last fence, nested or not, has not been closed."""
+def _open_fence(block: list[Token], lines: list[str]) -> Token | None:
+    """The last fence, nested or not, if it has not been closed."""
     fences = [token for token in block if token.type == "fence" and token.map]
     for token in fences[-1:]:
         assert token.map is not None, "a fence has a line range"
         last = lines[min(token.map[1], len(lines)) - 1].strip(" \t>")
         closed = last.startswith(token.markup) and not last.strip(token.markup[0])
-        token.meta["open"] = not (closed and token.map[1] - token.map[0] > 1)
+        if not (closed and token.map[1] - token.map[0] > 1):
+            return token
+    return None
 
 
 def _is_table_begun(block: list[Token], lines: list[str]) -> bool:

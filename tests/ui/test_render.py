@@ -142,13 +142,25 @@ def test_finished_blocks_are_sent_once_and_the_tail_is_small() -> None:
     assert renderer.update("one\n\ntwo\n\nthree\nfour") == ("", "<p>three<br>\nfour</p>\n")
 
 
-def test_an_open_fence_is_not_coloured_until_it_closes() -> None:
+def test_of_an_open_fence_the_complete_lines_are_coloured() -> None:
     renderer = StreamRenderer()
-    _, tail = renderer.update("```python\ndef f():\n")
+    _, tail = renderer.update("```python\ndef f")
     assert "hl-" not in tail
-    assert "def f():" in tail
-    _, tail = renderer.update("```python\ndef f():\n```")
-    assert 'class="hl-k"' in tail
+    assert "def f" in tail
+    _, tail = renderer.update("```python\ndef f():\n    return <")
+    assert tail.count('class="hl-k"') == 1
+    assert tail.endswith("\n    return &lt;</code></pre></div>\n")
+    _, tail = renderer.update("```python\ndef f():\n    return <\n```")
+    assert tail.count('class="hl-k"') == 2
+
+
+def test_another_fence_has_its_own_colours() -> None:
+    renderer = StreamRenderer()
+    first = "```python\ndef f():\n"
+    renderer.update(first)
+    _, tail = renderer.update(f"{first}```\n\n```text\ndef f():\ndef g")
+    assert tail.count("<pre") == 1
+    assert "hl-" not in tail
 
 
 def test_a_table_header_waits_for_its_separator() -> None:
