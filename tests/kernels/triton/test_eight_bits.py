@@ -153,17 +153,13 @@ def test_programs_for_nvidia_widen_exactly(
 
 
 @pytest.mark.parametrize("cache_dtype", DTYPES)
-@pytest.mark.parametrize("group_size", [1, 3, 5, 8])
-@pytest.mark.parametrize("block_size", [8, 16, 128])
-def test_attention_of_a_mixed_batch(
-    cache_dtype: torch.dtype, group_size: int, block_size: int
-) -> None:
+@pytest.mark.parametrize("block_size", [8, 16])
+def test_attention_of_a_mixed_batch(cache_dtype: torch.dtype, block_size: int) -> None:
     lengths = [(1, 1), (1, block_size - 1), (1, block_size), (1, block_size + 1), (1, 0)]
     lengths += [(7, 7), (2, block_size + 1), (0, 4), (18, 40), (5, 3)]
     batch = make_batch(
         lengths,
         block_size=block_size,
-        group_size=group_size,
         num_kv_heads=1,
         head_dim=32,
         cache_dtype=cache_dtype,
@@ -171,20 +167,6 @@ def test_attention_of_a_mixed_batch(
     actual = paged_attention(*batch.to(DEVICE).arguments()).cpu()
     expected = reference.paged_attention(*batch.arguments())
     torch.testing.assert_close(actual, expected, rtol=2e-5, atol=2e-5)
-
-
-@pytest.mark.parametrize("cache_dtype", DTYPES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
-def test_attention_of_every_head_dim(
-    cache_dtype: torch.dtype, dtype: torch.dtype, head_dim: int
-) -> None:
-    batch = make_batch([(1, 37), (6, 37)], head_dim=head_dim, dtype=dtype, cache_dtype=cache_dtype)
-    actual = paged_attention(*batch.to(DEVICE).arguments()).cpu()
-    assert actual.dtype is dtype
-    tolerance = 2e-5 if dtype is torch.float32 else 3e-3
-    expected = reference.paged_attention(*batch.arguments())
-    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("cache_dtype", DTYPES)

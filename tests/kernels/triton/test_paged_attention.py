@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from kernels import reference
-from kernels.kv_pool import LayerCache
+from kernels.kv_pool import KVLayout, LayerCache
 from kernels.triton.attention_tile import AttentionShape, Operands
 from kernels.triton.chip import H200, MI300X, chip_of
 from kernels.triton.decode_attention import MAX_SPLITS, choose_num_splits, decode_attention
 from kernels.triton.paged_attention import paged_attention
 from kernels.triton.prefill_attention import prefill_attention
+from kernels.triton.rotate_and_store import rotate_and_store
 from kernels.triton.tilings import decode_slots
 from tests.kernels.paged import PagedBatch, make_batch
 
@@ -38,16 +39,29 @@ def assert_equal_to_reference(batch: PagedBatch, tolerance: float = 2e-5) -> Non
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
-@pytest.mark.parametrize("block_size", [8, 32, 64])
-def test_every_head_dim_and_block_size_in_half_precision(head_dim: int, block_size: int) -> None:
-    lengths = [(1, 70), (9, 70)]
-    batch = make_batch(lengths, head_dim=head_dim, block_size=block_size, dtype=torch.float16)
-    assert_equal_to_reference(batch, 3e-3)
+HEAD_DIMS, GROUP_SIZES, BLOCK_SIZES = (64, 80, 96, 128, 256), (1, 3, 4, 5, 8), (8, 16, 32, 64, 128)
+QUERIES = (torch.float32, torch.float16)
+STORED = (None, torch.int8, torch.float8_e4m3fn)
 
 
-def test_a_group_of_eight() -> None:
-    assert_equal_to_reference(make_batch([(1, 33), (20, 33)], group_size=8, head_dim=32))
+@pytest.mark.parametrize("column", range(5))
+@pytest.mark.parametrize("row", range(5))
+def test_every_pair_of_sizes_and_types(row: int, column: int) -> None:
+    """A square in which each head dim meets each group, block size and type, on lengths about the edges of blocks."""
+    block_size = BLOCK_SIZES[(row + column) % 5]
+    lengths = [(1, 1), (1, block_size - 1), (1, block_size), (1, block_size + 1), (1, 0), (0, 3)]
+    lengths += [(3, 3), (9, block_size + 1), (2, block_size), (4, 2)]
+    dtype = QUERIES[(row + column) % 2]
+    batch = make_batch(
+        lengths,
+        num_kv_heads=1 + column % 2,
+        head_dim=HEAD_DIMS[row],
+        group_size=GROUP_SIZES[column],
+        block_size=block_size,
+        dtype=dtype,
+        cache_dtype=STORED[(row + column) % 3],
+    )
+    assert_equal_to_reference(batch, 2e-5 if dtype is torch.float32 else 3e-3)
 
 
 @pytest.mark.parametrize("seq_len", [1, 255, 256, 257, 512, 513, 1000])
@@ -93,15 +107,35 @@ def test_blocks_beyond_two_billion_numbers() -> None:
     far = 2**31 // (block_size * head_dim) + 1
     # Pages that nobody touches cost nothing.
     pool = torch.empty((far + 1, 1, block_size, head_dim), dtype=torch.float16, device=DEVICE)
-    small = make_batch(
-        [(1, 16), (3, 16)], num_kv_heads=1, head_dim=head_dim, dtype=torch.float16
-    ).to(DEVICE)
+    assert_far_blocks_are_found(LayerCache(pool, pool), far)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+def test_blocks_of_eight_bits_beyond_two_billion_bytes(dtype: torch.dtype) -> None:
+    layout = KVLayout(num_layers=1, num_kv_heads=1, block_size=128, head_dim=256, dtype=dtype)
+    far = 2**31 * 2 // layout.block_bytes + 1
+    run = torch.empty((far + 1, layout.block_bytes // 2), dtype=torch.uint8, device=DEVICE)
+    numbers = run[:, : 128 * 256].view(dtype).unflatten(1, (1, 128, 256))
+    scales = run[:, 128 * 256 :].view(torch.float32).unflatten(1, (1, 128))
+    assert_far_blocks_are_found(LayerCache(numbers, numbers, scales, scales), far)
+
+
+def assert_far_blocks_are_found(cache: LayerCache, far: int) -> None:
+    """Keys are stored in the pool's last blocks, values in the same place, and both are read there."""
+    _, _, block_size, head_dim = cache.keys.shape
+    small = make_batch([(1, 16), (3, 16)], num_kv_heads=1, head_dim=head_dim, dtype=torch.float16)
+    small = small.to(DEVICE)
     tables = torch.full_like(small.block_tables, 2**30)
-    for row, block in enumerate((far, far - 3)):
-        pool[block] = small.cache.keys[small.block_tables[row, 0].long()]
-        tables[row, 0] = block
+    tables[:, 0] = torch.tensor([far, far - 3])
+    tokens = torch.randn((32, 1, head_dim), generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    slots = (tables[:, :1].long() * block_size + torch.arange(16, device=DEVICE)).flatten()
+    cos_sin = torch.cat([torch.ones(1, head_dim // 2), torch.zeros(1, head_dim // 2)], dim=1)
+    nowhere = torch.zeros(32, dtype=torch.int64, device=DEVICE)
+    rotate_and_store(
+        tokens.clone(), tokens.clone(), tokens, nowhere, cos_sin.to(DEVICE), cache, slots
+    )
     query, _, _, *rest = small.arguments()
-    cache = LayerCache(pool, pool)
     actual = paged_attention(query, cache, tables, *rest)
     expected = reference.paged_attention(query, cache, tables, *rest)
+    assert expected.any()
     torch.testing.assert_close(actual, expected, rtol=3e-3, atol=3e-3)
