@@ -200,7 +200,10 @@ async def test_a_phone_continues_from_a_selection(phone: Page, fake_server: AppP
     assert contents(fake_server, phone)[-1].startswith("answer0-0 answer0-1 answer0-2answer0-0 ")
 
 
-SENTENCES = "echo First one. Second one! Third one?\n\n- An item. More of it.\n- The last item."
+SENTENCES = (
+    "echo First one. Second one! Third one?\n\n- An item. More of it.\n\n"
+    "```\ncode = 1. + 2.\n\n  rest = 3\n```\n\nThe last item."
+)
 
 
 async def test_a_place_is_chosen_sentence_by_sentence_without_a_mouse(
@@ -219,6 +222,8 @@ async def test_a_place_is_chosen_sentence_by_sentence_without_a_mouse(
     await expect(go_on).to_be_focused()
     for key, words in [
         (None, "The last item."),
+        ("ArrowUp", "rest = 3"),
+        ("ArrowUp", "code = 1. + 2."),
         ("ArrowUp", "More of it."),
         ("ArrowUp", "An item."),
         ("ArrowLeft", "Third one?"),

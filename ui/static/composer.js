@@ -136,7 +136,7 @@
     severalButton.querySelector("span").replaceChildren(h("span", {}, P.plural(n, "answer")), h("span", {}, spread));
     severalButton.classList.toggle("pt-chosen", n > 1);
     P.setText(sendButton.querySelector("span"), n > 1 ? `×${n}` : "");
-    Object.assign(sendButton, { title: send, ariaLabel: send });
+    for (const name of ["title", "aria-label"]) sendButton.setAttribute(name, send);
   }
 
   function take(given) {

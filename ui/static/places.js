@@ -109,7 +109,7 @@
 
   // Without the spaces around them, and without pieces that are nothing else.
   function piecesOf(text, isCode) {
-    const pieces = isCode ? text.split(/(?<=\n)/) : [...new Intl.Segmenter(undefined, { granularity: "sentence" }).segment(text)].map(({ segment }) => segment);
+    const pieces = isCode ? (text.match(/[^\n]*\n|[^\n]+/g) ?? []) : [...new Intl.Segmenter(undefined, { granularity: "sentence" }).segment(text)].map(({ segment }) => segment);
     const found = [];
     let at = 0;
     for (const piece of pieces) {
