@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 from fastapi import FastAPI
@@ -182,9 +182,10 @@ def _key_hint(settings: Settings) -> str:
 
 
 def _show(line: str) -> None:
-    """To whoever started the app, at once."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+    """To whoever started the app, at once. Who has left off reading does not end it."""
+    with suppress(OSError):
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
 
 
 def _fail(error: Exception, code: int) -> int:

@@ -99,6 +99,40 @@ async def test_the_terminal_tells_the_address_then_that_the_model_is_ready_and_n
         assert await app.next_line() == ""
 
 
+async def test_a_terminal_that_nobody_reads_ends_nothing(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    nobody, terminal = os.pipe()
+    os.close(nobody)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-W", "error", "-c", CHILD),
+        *("--port", str(port), "--data-dir", str(tmp_path)),
+        cwd=ROOT,
+        stdout=terminal,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    os.close(terminal)
+    app = Child(process, f"http://127.0.0.1:{port}")
+    try:
+        assert await _health_once_there(app.url) == "ready"
+        process.send_signal(signal.SIGTERM)
+        assert await app.end_quietly() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def _health_once_there(url: str) -> str:
+    async with asyncio.timeout(60), httpx.AsyncClient() as http:
+        while True:
+            try:
+                return (await http.get(f"{url}/health")).json()["status"]
+            except httpx.ConnectError:
+                await asyncio.sleep(0.1)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_in_the_middle_of_an_answer_ends_with_0(
     tmp_path: Path, number: signal.Signals
