@@ -23,6 +23,7 @@ def parts(dry_run: bool) -> dict[str, Callable[[], Iterator[Row]]]:
             "1"  # read when Triton is imported, which the next lines do
         )
     from benchmarks.gpu_correctness import check_kernels
+    from benchmarks.gpu_draws import draw_times
     from benchmarks.gpu_models import decode_whole_models
     from benchmarks.gpu_speed import Machine, decode_shares, prefill_ratio, product_shares
 
@@ -32,6 +33,7 @@ def parts(dry_run: bool) -> dict[str, Callable[[], Iterator[Row]]]:
         "decode": lambda: decode_shares(machine),
         "prefill": lambda: prefill_ratio(machine),
         "products": lambda: product_shares(machine),
+        "draws": lambda: draw_times(machine),
         "models": lambda: decode_whole_models(machine),
     }
 

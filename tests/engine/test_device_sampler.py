@@ -48,6 +48,24 @@ def test_equal_logits_rank_by_token_id() -> None:
     assert [token.token_id for token in drawn] == [7, 7, 7]
 
 
+def test_no_draw_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On tensors without numbers whatever asks for one raises; so would a size that depends on them."""
+    monkeypatch.setattr("engine.transfer.pin", torch.from_numpy)
+    nowhere = torch.device("meta")
+    asked = [
+        request(temperature=0.0),
+        request(temperature=0.7),
+        request(top_k=5),
+        request(top_p=0.9, min_p=0.1),
+    ]
+    sampler = DeviceSampler(Sampler(None))
+    for requests in (asked, *([one] for one in asked)):
+        drawn = sampler._draw(torch.empty((len(requests), 700), device=nowhere), requests)
+        assert (drawn.device, drawn.shape) == (nowhere, (len(requests),))
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        torch.empty(2, device=nowhere).tolist()
+
+
 def test_rows_do_not_depend_on_each_other() -> None:
     logits = torch.randn((6, 90), device=DEVICE)
     asked = [request(seed, temperature=1.5, top_p=0.5 + seed / 12) for seed in range(6)]
