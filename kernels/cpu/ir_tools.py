@@ -282,16 +282,20 @@ _EXP_MIN, _EXP_MAX = -86.0, 88.0
 def exponential(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     """e^x: a polynomial of degree 5 for the fraction of x log2(e), relative error 3e-6; 0 below -86, capped at e^88."""
     limited = b.select(b.fcmp_ordered("<", x, filled(_EXP_MAX)), x, filled(_EXP_MAX))
-    clamped = maximum(b, limited, filled(_EXP_MIN))
-    scaled = b.fmul(clamped, filled(_LOG2_E))
+    result = falling_exponential(b, limited)
+    return b.select(b.fcmp_ordered(">", x, filled(_EXP_MIN)), result, filled(0.0))
+
+
+def falling_exponential(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """The same polynomial for x up to 88, in three quarters of the time: e^-86 for whatever is less."""
+    scaled = b.fmul(maximum(b, x, filled(_EXP_MIN)), filled(_LOG2_E))
     whole = unary(b, "nearbyint", scaled)
     fraction = b.fsub(scaled, whole)
     power = filled(_EXP2[0])
     for coefficient in _EXP2[1:]:
         power = fma(b, power, fraction, filled(coefficient))
     exponent = b.shl(b.fptosi(whole, I32X16), filled_int(23))
-    result = b.bitcast(b.add(b.bitcast(power, I32X16), exponent), F32X16)
-    return b.select(b.fcmp_ordered(">", x, filled(_EXP_MIN)), result, filled(0.0))
+    return b.bitcast(b.add(b.bitcast(power, I32X16), exponent), F32X16)
 
 
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4

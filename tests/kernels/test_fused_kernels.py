@@ -112,21 +112,33 @@ def test_silu_multiply_handles_large_gates() -> None:
     np.testing.assert_allclose(numbers[:16] * records[0, 0], expected, atol=1000 / 127 * 0.51)
 
 
-def test_softmax_ignores_what_is_behind_the_last_key() -> None:
+@pytest.mark.parametrize("num_valid", [1, 15, 16, 17, 35, 47, 48])
+def test_softmax_ignores_what_is_behind_the_last_key(num_valid: int) -> None:
+    weights, state, scores = weighed(num_valid)
+    expected = np.exp(scores - scores.max())
+    values = (weights.astype(np.uint32) << 16).view(np.float32)
+    np.testing.assert_allclose(values[:num_valid], expected, rtol=2**-8, atol=1e-30)
+    assert (values[num_valid:] == 0).all()
+    np.testing.assert_allclose(state, [scores.max(), expected.sum()], rtol=1e-5)
+
+
+def test_softmax_weighs_a_key_the_same_in_a_whole_tile_and_in_the_last() -> None:
+    (short, _, _), (long, _, _) = weighed(31), weighed(32)
+    np.testing.assert_array_equal(short[:31], long[:31])
+
+
+def weighed(num_valid: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """bfloat16 weights [48] as bits, the state (m, s), and the scores that count, of which the first is the largest."""
     pages = GuardedPages()
     scores = np.full(48, np.nan, np.float32)
-    scores[:35] = normal(35) * 10
+    scores[:num_valid] = normal(num_valid) * 10
+    scores[0] = 40
     weights = pages.copy(np.full(48, 0x7FC0, np.uint16))
-    state = pages.copy(np.zeros(2, np.float32))
-    guarded = pages.copy(scores)
+    state, guarded = pages.copy(np.zeros(2, np.float32)), pages.copy(scores)
     kernel_function("softmax", *[c_int64] * 5)(
-        guarded.ctypes.data, 35, 3, weights.ctypes.data, state.ctypes.data
+        guarded.ctypes.data, num_valid, 3, weights.ctypes.data, state.ctypes.data
     )
-    expected = np.exp(scores[:35] - scores[:35].max())
-    values = (weights.astype(np.uint32) << 16).view(np.float32)
-    np.testing.assert_allclose(values[:35], expected, rtol=2**-8, atol=1e-30)
-    assert (values[35:] == 0).all()
-    np.testing.assert_allclose(state, [scores[:35].max(), expected.sum()], rtol=1e-5)
+    return weights, state, scores[:num_valid]
 
 
 @pytest.mark.parametrize("head_dim", [64, 80, 112, 128])

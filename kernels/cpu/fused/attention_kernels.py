@@ -18,6 +18,7 @@ from kernels.cpu.ir_tools import (
     element,
     exponential,
     f32,
+    falling_exponential,
     filled,
     fma,
     i64,
@@ -57,19 +58,35 @@ def masked_score(b, scores, index, valid):
 
 @kernel
 def softmax(b, scores, num_valid, num_tiles, weights, state):
-    """weights (bf16) = e^(score - m) of the first num_valid scores, 0 behind them; state = (m, sum of weights) f32."""
+    """weights (bf16) = e^(score - m) of the first num_valid scores, 0 behind them; state = (m, sum of weights) f32.
+
+    Tiles whose scores are all valid, which are most, are gone through without a look at what is valid.
+    """
     largest, total = Variable(b, filled(_LOWEST)), Variable(b, filled(0.0))
     valid = splat(b, b.trunc(num_valid, I32))
+    num_whole = b.sdiv(num_valid, i64(LANES))
+    num_others = b.sub(num_tiles, num_whole)
 
-    with counted_loop(b, num_tiles) as index:
+    with counted_loop(b, num_whole) as index:
+        score = load(b, F32X16, element(b, scores, index, 64))
+        largest.set(maximum(b, score, largest.get()))
+    with counted_loop(b, num_others) as other:
+        index = b.add(num_whole, other)
         largest.set(maximum(b, largest.get(), masked_score(b, scores, index, valid)[1]))
     m = max_lanes(b, largest.get())
-    with counted_loop(b, num_tiles) as index:
-        is_valid, score = masked_score(b, scores, index, valid)
-        power = exponential(b, b.fsub(score, splat(b, m)))
-        weight = b.select(is_valid, power, filled(0.0))
+
+    def weigh(index, weight):
         total.set(b.fadd(total.get(), weight))
         store(b, to_bf16(b, weight), element(b, weights, index, 32))
+
+    with counted_loop(b, num_whole) as index:
+        score = load(b, F32X16, element(b, scores, index, 64))
+        weigh(index, falling_exponential(b, b.fsub(score, splat(b, m))))
+    with counted_loop(b, num_others) as other:
+        index = b.add(num_whole, other)
+        is_valid, score = masked_score(b, scores, index, valid)
+        power = falling_exponential(b, b.fsub(score, splat(b, m)))
+        weigh(index, b.select(is_valid, power, filled(0.0)))
     store(b, m, state)
     store(b, sum_lanes(b, total.get()), state, 4)
 
