@@ -175,6 +175,7 @@ def attend(
     MASKED: tl.constexpr,
     PRECISION: tl.constexpr,
     WIDENING: tl.constexpr,
+    WIDEN_FIRST: tl.constexpr,
     TILE_SCALE: tl.constexpr,
 ):
     """Walk the keys begin to end with the rows q [BLOCK_M, HEAD_DIM_PADDED]; returns (acc, m_i, l_i).
@@ -204,7 +205,9 @@ def attend(
             HEAD_DIM,
             HEAD_DIM_PADDED,
         )
-        scores = tl.dot(q, tl.trans(widen(k, q.dtype, WIDENING)), input_precision=PRECISION)
+        scores = tl.dot(
+            q, tl.trans(widen(k, q.dtype, WIDENING, WIDEN_FIRST)), input_precision=PRECISION
+        )
         if key_scales_ptr is None:
             scores *= scale_log2
         else:
@@ -236,7 +239,7 @@ def attend(
             HEAD_DIM,
             HEAD_DIM_PADDED,
         )
-        v = widen(v, q.dtype, WIDENING)
+        v = widen(v, q.dtype, WIDENING, WIDEN_FIRST)
         if value_scales_ptr is None:
             acc = tl.dot(p.to(q.dtype), v, acc, input_precision=PRECISION)
         else:

@@ -9,6 +9,7 @@ from functools import lru_cache
 import torch
 
 INTERPRETER_CORES = 2
+LARGE_SHARED_BYTES = 200_000
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,11 @@ class Chip:
     num_cores: int
     shared_bytes: int
     widening: str
+
+    @property
+    def multiplies_from_memory(self) -> bool:
+        """Whether large products take numbers from shared memory, of which there is much then: Hopper and its successors."""
+        return self.shared_bytes >= LARGE_SHARED_BYTES
 
     def warps_for(self, num_elements: int) -> int:
         """Warps of a program over so many numbers, eight for each thread: 16 bytes of bfloat16 in one load."""

@@ -118,6 +118,7 @@ def decode_attention_kernel(
         MASKED=True,
         PRECISION=PRECISION,
         WIDENING=WIDENING,
+        WIDEN_FIRST=True,
         TILE_SCALE=True,
     )
     if LARGEST is not None:

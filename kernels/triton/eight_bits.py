@@ -6,8 +6,9 @@ without an exponent included.
 
 Widening is what limits a kernel that reads eight bits at the speed of memory. On NVIDIA four numbers are widened at a time, by
 instructions that the compiler does not find: a byte becomes the mantissa of a float whose unit is 1, and what was added on the way
-is subtracted again. They count as having effects, or the compiler would do them after the numbers were dealt out to
-the tensor cores, once for each warp, and would deal out bytes one by one.
+is subtracted again. Where tensor cores take numbers from registers, these instructions count as having effects (WIDEN_FIRST), or
+the compiler would do them after the numbers were dealt out, once for each warp, and would deal out bytes one by one. Where they
+take them from shared memory they must not: the compiler does them in another turn of the loop than the product.
 """
 
 import torch
@@ -127,30 +128,31 @@ FOUR_NUMBERS = tl.constexpr("=&r,=&r,r")
 
 
 @triton.jit
-def widen(stored, out_type: tl.constexpr, WIDENING: tl.constexpr):
+def widen(stored, out_type: tl.constexpr, WIDENING: tl.constexpr, WIDEN_FIRST: tl.constexpr):
     """What was stored as numbers of `out_type`; exact for eight bits. WIDENING is what `Chip.widening` says."""
+    is_pure: tl.constexpr = not WIDEN_FIRST
     by_four: tl.constexpr = WIDENING != "plain" and out_type != tl.float32
     if by_four and stored.dtype == tl.int8:
         if out_type == tl.float16:
             wide = tl.inline_asm_elementwise(
-                INT8_TO_FLOAT16, FOUR_NUMBERS, [stored], tl.float16, False, 4
+                INT8_TO_FLOAT16, FOUR_NUMBERS, [stored], tl.float16, is_pure, 4
             )
         else:
             wide = tl.inline_asm_elementwise(
-                INT8_TO_BFLOAT16, FOUR_NUMBERS, [stored], tl.bfloat16, False, 4
+                INT8_TO_BFLOAT16, FOUR_NUMBERS, [stored], tl.bfloat16, is_pure, 4
             )
     elif by_four and stored.dtype == tl.uint8:
         if out_type == tl.bfloat16:
             wide = tl.inline_asm_elementwise(
-                E4M3_TO_BFLOAT16, FOUR_NUMBERS, [stored], tl.bfloat16, False, 4
+                E4M3_TO_BFLOAT16, FOUR_NUMBERS, [stored], tl.bfloat16, is_pure, 4
             )
         elif WIDENING == "ptx with e4m3":
             wide = tl.inline_asm_elementwise(
-                CONVERT_E4M3_TO_FLOAT16, FOUR_NUMBERS, [stored], tl.float16, False, 4
+                CONVERT_E4M3_TO_FLOAT16, FOUR_NUMBERS, [stored], tl.float16, is_pure, 4
             )
         else:
             wide = tl.inline_asm_elementwise(
-                E4M3_TO_FLOAT16, FOUR_NUMBERS, [stored], tl.float16, False, 4
+                E4M3_TO_FLOAT16, FOUR_NUMBERS, [stored], tl.float16, is_pure, 4
             )
     elif stored.dtype == tl.uint8:
         bits = stored.to(tl.int32)

@@ -67,6 +67,7 @@ def prefill_attention_kernel(
     PRECISION: tl.constexpr,
     LARGEST: tl.constexpr,
     WIDENING: tl.constexpr,
+    WIDEN_FIRST: tl.constexpr,
 ):
     tile = tl.program_id(0) // NUM_KV_HEADS
     kv_head = tl.program_id(0) % NUM_KV_HEADS
@@ -123,6 +124,7 @@ def prefill_attention_kernel(
             MASKED=pass_index == 1,
             PRECISION=PRECISION,
             WIDENING=WIDENING,
+            WIDEN_FIRST=WIDEN_FIRST,
             TILE_SCALE=False,
         )
 
@@ -149,6 +151,7 @@ def prefill_keywords(shape: AttentionShape, num_kv_heads: int, chip: Chip) -> di
         "PRECISION": choose_precision(shape.itemsize, chip),
         "LARGEST": shape.largest,
         "WIDENING": chip.widening,
+        "WIDEN_FIRST": not chip.multiplies_from_memory,
         "num_warps": tiling.num_warps,
         "num_stages": tiling.num_stages,
         "enable_fp_fusion": True,

@@ -69,6 +69,7 @@ def quantized_linear_kernel(
     LARGEST: tl.constexpr,
     PRECISION: tl.constexpr,
     WIDENING: tl.constexpr,
+    WIDEN_FIRST: tl.constexpr,
 ):
     # Tiles of rows are neighbours: the weights they share come from memory once.
     num_row_tiles = tl.cdiv(num_rows, BLOCK_ROWS)
@@ -85,7 +86,7 @@ def quantized_linear_kernel(
         in_exists = offs_in < SIZE_IN
         weight = tl.load(weight_ptrs + offs_in, mask=out_exists[:, None] & in_exists, other=0.0)
         x = tl.load(x_ptrs + offs_in, mask=row_exists[:, None] & in_exists, other=0.0)
-        wide = widen(weight, x.dtype, WIDENING)
+        wide = widen(weight, x.dtype, WIDENING, WIDEN_FIRST)
         acc = tl.dot(wide, tl.trans(x), acc, input_precision=PRECISION)
     total = tl.trans(acc)
     mask = row_exists[:, None] & out_exists[None, :]
@@ -146,6 +147,7 @@ def quantized_linear_keywords(shape: LinearShape, chip: Chip) -> dict[str, Any]:
         "LARGEST": shape.largest,
         "PRECISION": choose_precision(shape.itemsize, chip),
         "WIDENING": chip.widening,
+        "WIDEN_FIRST": not chip.multiplies_from_memory,
         "num_warps": 4,
         "num_stages": 2 if chip.is_amd else 4,
         "enable_fp_fusion": True,

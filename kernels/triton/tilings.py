@@ -11,7 +11,6 @@ from kernels.triton.attention_tile import AttentionShape
 from kernels.triton.chip import Chip
 
 TILE_BYTES = 16_384
-LARGE_SHARED_BYTES = 200_000
 
 
 @dataclass(frozen=True)
@@ -52,14 +51,14 @@ def kind_of(shape: AttentionShape) -> str:
 
 def prefill_tiling(shape: AttentionShape, chip: Chip) -> Tiling:
     """Large tiles of queries: what limits prefill is arithmetic."""
-    nvidia = _HOPPER if _has_large_memory(chip) else _AMPERE
+    nvidia = _HOPPER if chip.multiplies_from_memory else _AMPERE
     table = _CDNA if chip.is_amd else nvidia
     return table[kind_of(shape)][max(64, shape.head_dim_padded)]
 
 
 def decode_slots(shape: AttentionShape, chip: Chip) -> int:
     """How many decode programs run at once: shared memory has room for two or three on a core."""
-    return chip.num_cores * (3 if _has_large_memory(chip) and not shape.has_scales else 2)
+    return chip.num_cores * (3 if chip.multiplies_from_memory and not shape.has_scales else 2)
 
 
 def decode_tiling(shape: AttentionShape, chip: Chip) -> Tiling:
@@ -70,14 +69,10 @@ def decode_tiling(shape: AttentionShape, chip: Chip) -> Tiling:
     """
     is_copied = kind_of(shape) == "8 bits" and not chip.is_amd
     row_bytes = shape.head_dim_padded if is_copied else shape.row_bytes
-    fewer_stages = chip.is_amd or (shape.has_scales and not _has_large_memory(chip))
+    fewer_stages = chip.is_amd or (shape.has_scales and not chip.multiplies_from_memory)
     return Tiling(
         block_m=max(16, triton.next_power_of_2(shape.group)),
         block_n=max(16, min(128, TILE_BYTES // row_bytes)),
         num_warps=4,
         num_stages=2 if fewer_stages else 3,
     )
-
-
-def _has_large_memory(chip: Chip) -> bool:
-    return chip.shared_bytes >= LARGE_SHARED_BYTES
