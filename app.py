@@ -182,14 +182,17 @@ def _key_hint(settings: Settings) -> str:
 
 
 def _show(line: str) -> None:
-    """To whoever started the app, at once. Who has left off reading does not end it."""
+    """To whoever started the app, at once. Who has left off reading, or never wanted to, does not end it."""
+    if sys.stdout is None:
+        return
     with suppress(OSError):
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
 
 def _fail(error: Exception, code: int) -> int:
-    sys.stderr.write(f"{error}\n")
+    if sys.stderr is not None:
+        sys.stderr.write(f"{error}\n")
     return code
 
 
@@ -210,6 +213,5 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
     exit_code = main(sys.argv[1:])
     logging.shutdown()
-    sys.stdout.flush()
     # Everything is closed; taking torch and numba apart module by module would cost seconds of CPU for nothing.
     os._exit(exit_code)

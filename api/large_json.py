@@ -13,17 +13,26 @@ from api.bodies import may_overflow, parse_json
 from engine.errors import RequestError
 
 DEPTH = 5
+MOST_VALUES = 4_000_000
+"""Values that are read one by one, at most: an export as large as may be imported has fewer."""
+PARSED_AT_ONCE = 1 << 20
+"""Bytes of a faulty body of which the one parser may still say what is wrong, in the words that it has for all bodies."""
 _SPACE = re.compile(r"[ \t\n\r]*")
 _HALF_PAIRS = (b"\\ud", b"\\uD")
 
 
 def parse_large_json(body: bytes) -> object:
-    """What `parse_json` gives. Raises RequestError as it does."""
+    """What `parse_json` gives. Raises RequestError as it does, of a large body in other words."""
     is_suspect = may_overflow(body) or any(each in body for each in _HALF_PAIRS)
     try:
         return _Walk(body.decode(), is_suspect=is_suspect).read()
-    except (ValueError, RecursionError, RequestError):
-        return parse_json(body)
+    except (ValueError, RecursionError, RequestError) as error:
+        if len(body) <= PARSED_AT_ONCE:
+            return parse_json(body)
+        if isinstance(error, RequestError):
+            raise
+        message = f"the body is not JSON: {error}"
+        raise RequestError(message, param=None, code="invalid_json") from None
 
 
 def take_apart(value: Any, depth: int = DEPTH) -> None:
@@ -41,6 +50,7 @@ class _Walk:
         self._parse = json.JSONDecoder(parse_constant=_refuse).raw_decode
         self._end = 0
         """Behind the value that was read last."""
+        self._num_values = 0
 
     def read(self) -> object:
         """The document's value."""
@@ -70,6 +80,10 @@ class _Walk:
         place = self._skip(start + 1)
         separator = self._text[place : place + 1]
         while separator != closing:
+            self._num_values += 1
+            if self._num_values > MOST_VALUES:
+                message = f"the body has more than {MOST_VALUES:,} values"
+                raise RequestError(message, param=None, code="invalid_json")
             yield place
             place = self._skip(self._end)
             separator = self._text[place : place + 1]

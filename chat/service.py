@@ -95,7 +95,7 @@ class ChatService:
         """Mark what a crash left streaming as interrupted, and begin to sample the engine."""
         leftovers = await self._store.interrupt_leftovers()
         if leftovers:
-            logger.warning("%d answers were interrupted when the server last ended", leftovers)
+            logger.warning("answers that the server's last end interrupted: %d", leftovers)
         self._sampling_task = asyncio.create_task(self._sampler.run())
 
     async def shutdown(self, timeout: float) -> None:

@@ -99,7 +99,10 @@ async def test_the_terminal_tells_the_address_then_that_the_model_is_ready_and_n
         assert await app.next_line() == ""
 
 
-async def test_a_terminal_that_nobody_reads_ends_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("closed", [(), (1,), (0, 1, 2)], ids=str)
+async def test_a_terminal_that_nobody_reads_or_that_is_not_there_ends_nothing(
+    tmp_path: Path, closed: tuple[int, ...]
+) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -110,14 +113,13 @@ async def test_a_terminal_that_nobody_reads_ends_nothing(tmp_path: Path) -> None
         *("--port", str(port), "--data-dir", str(tmp_path)),
         cwd=ROOT,
         stdout=terminal,
-        stderr=asyncio.subprocess.PIPE,
+        preexec_fn=lambda: [os.close(number) for number in closed],
     )
     os.close(terminal)
-    app = Child(process, f"http://127.0.0.1:{port}")
     try:
-        assert await _health_once_there(app.url) == "ready"
+        assert await _health_once_there(f"http://127.0.0.1:{port}") == "ready"
         process.send_signal(signal.SIGTERM)
-        assert await app.end_quietly() == 0
+        assert await process.wait() == 0
     finally:
         if process.returncode is None:
             process.kill()

@@ -87,3 +87,34 @@ def test_no_value_that_is_parsed_at_once_is_large(monkeypatch: pytest.MonkeyPatc
     assert parse_large_json(json.dumps(document).encode()) == document
     assert DEPTH == 5
     assert max(parsed) < 100
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        (b'[["\\ud800"],' + b"[[[[[[[[1]]]]]]]]," * 2**16 + b"1]", "half of a surrogate pair"),
+        (b"[" + b"1," * 2**20, "Expecting value"),
+        (b"[" + b"1," * 2**20 + b"1]" + b"x", "more than one value"),
+    ],
+)
+def test_a_large_body_that_is_refused_is_not_parsed_at_once(
+    body: bytes, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    def noted(piece: bytes) -> object:
+        sizes.append(len(piece))
+        return parse_json(piece)
+
+    monkeypatch.setattr(large_json, "parse_json", noted)
+    with pytest.raises(RequestError, match=fault):
+        parse_large_json(body)
+    assert max(sizes, default=0) < 100
+
+
+def test_a_body_of_very_many_values_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_json, "MOST_VALUES", 1000)
+    monkeypatch.setattr(large_json, "PARSED_AT_ONCE", 0)
+    assert parse_large_json(b"[" + b"1," * 999 + b"1]") == [1] * 1000
+    with pytest.raises(RequestError, match="more than 1,000 values"):
+        parse_large_json(b"[" + b"1," * 1000 + b"1]")

@@ -56,7 +56,7 @@ async def test_what_sharing_saves_is_told_while_answers_are_written_and_after(
     )
     await stop(page)
     await expect(line).to_have_accessible_description(
-        re.compile("from when the answers held most.$")
+        re.compile("the numbers of the whole answers.$")
     )
     await expect(line).to_have_text(
         re.compile(r"^shared 4 blocks · private \d+ · saved 8 \(\d+%\)$")

@@ -76,11 +76,12 @@
       return this.view ?? [0, this.cells.length];
     }
 
+    // The pool is filled from its beginning, so that is where there is something to see first.
     zoom(factor) {
       const [first, last] = this.span();
       const count = Math.max(16, Math.min(this.cells.length, Math.round((last - first) / factor)));
-      const middle = this.selected ?? Math.round((first + last) / 2);
-      this.look(middle - Math.round(count / 2), count);
+      if (this.selected === null && this.view === null) this.look(0, count);
+      else this.look((this.selected ?? Math.round((first + last) / 2)) - Math.round(count / 2), count);
     }
 
     shift(direction) {

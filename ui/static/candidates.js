@@ -40,7 +40,7 @@
       this.dots.replaceChildren(...messages.map(() => h("i")));
       this.markDot();
       this.watchEnd(running);
-      if (messages.filter((message) => message.status === "generating").length < 2) this.sharing.settle(messages[0].generation_id);
+      if (!running) this.sharing.settle(messages);
       this.compare.update(!running && messages.filter((message) => message.content).length > 1);
       this.setFocus(ids.has(this.focusId) ? this.focusId : (ids.has(headId) ? headId : messages[0].id));
     }

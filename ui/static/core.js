@@ -76,7 +76,12 @@ window.Pageturn = {};
   P.number = (value) => Math.round(value).toLocaleString("en-US");
   P.plural = (count, word) => `${P.number(count)} ${word}${count === 1 ? "" : "s"}`;
   P.rate = (value) => (value < 100 ? value.toFixed(1) : P.number(value));
-  P.percent = (part, whole) => (whole > 0 ? `${((100 * part) / whole).toFixed(part && part / whole < 0.1 ? 1 : 0)} %` : "–");
+  // A share that is not nothing does not look like nothing.
+  P.percent = function (part, whole) {
+    if (!(whole > 0)) return "–";
+    const share = (100 * part) / whole;
+    return share > 0 && share < 0.05 ? "< 0.1 %" : `${share.toFixed(share && share < 10 ? 1 : 0)} %`;
+  };
   P.seconds = (s) => (s < 60 ? `${s.toFixed(1)} s` : `${Math.floor(s / 60)} min ${Math.floor(s % 60)} s`);
   P.milliseconds = (ms) => (ms < 1000 ? `${ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms` : P.seconds(ms / 1000));
   P.bytes = function (count) {

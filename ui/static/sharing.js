@@ -3,16 +3,12 @@
 
 (function (P) {
   const { h } = P;
-  const REMEMBERED = 50;
-  // By generation: the moment when its answers held most together, an item of the topic `requests`.
-  const fullest = new Map();
-
-  function remember(request) {
-    const { generation_id: id } = request;
-    const held = (each) => each.blocks_shared + each.blocks_private;
-    if (fullest.has(id) && held(fullest.get(id)) >= held(request)) return;
-    fullest.set(id, request);
-    if (fullest.size > REMEMBERED) fullest.delete(fullest.keys().next().value);
+  // All answers at the length they came to, as if none had let go before the others: the same numbers whenever one looks.
+  // The last to end shares with nobody any more, so the shared blocks are those that the others told of.
+  function together(kvs) {
+    const shared = Math.max(...kvs.map((kv) => kv.blocks_shared));
+    const own = kvs.map((kv) => Math.max(0, kv.blocks_private + kv.blocks_shared - shared));
+    return { blocks_shared: shared, blocks_private: own.reduce((sum, each) => sum + each, 0), blocks_saved: shared * (kvs.length - 1), num_candidates: kvs.length };
   }
 
   // In percent; docs/protocol.md has the formula.
@@ -30,7 +26,7 @@
       `All ${count} answers go on from the same text. What the model remembers of it is kept once for all of them: ${P.plural(shared, "block")}, shared.`,
       `What each writes for itself takes blocks of its own: ${P.number(own)}, private.`,
       `With a copy for each they would need ${P.plural(saved, "block")} more, so sharing saves ${share(request)}% of the memory.`,
-      `A block is a piece of memory for a few words. ${isLive ? "These are the numbers now, while the answers are written." : "These are the numbers from when the answers held most."}`,
+      `A block is a piece of memory for a few words. ${isLive ? "These are the numbers now, while the answers are written." : "These are the numbers of the whole answers."}`,
     ];
   }
 
@@ -46,15 +42,13 @@
 
     // `request`: what the engine holds for these answers now, an item of the topic `requests`. One that is left shares nothing.
     setLive(request) {
-      if (request.num_candidates - request.finish_reasons.length < 2) return;
-      remember(request);
-      this.show(request, true);
+      if (request.num_candidates - request.finish_reasons.length >= 2) this.show(request, true);
     }
 
-    // Once nothing can be shared any more: what it was when they held most.
-    settle(generationId) {
-      const request = fullest.get(generationId);
-      if (request) this.show(request, false);
+    // When all are written.
+    settle(messages) {
+      const kvs = messages.map((message) => message.kv).filter(Boolean);
+      if (kvs.length > 1) this.show(together(kvs), false);
     }
 
     show(request, isLive) {

@@ -39,7 +39,7 @@
   // Stays until it was read: which files, and where in them.
   function showFaults(faults, done) {
     const rows = faults.flatMap(({ name, error }) => [h("dt", { dir: "auto" }, name), h("dd", {}, faultOf(error))]);
-    const note = h("p", { class: "pt-dialog-note" }, `${done}Nothing of ${faults.length === 1 ? "this file" : "these files"} was taken in.`);
+    const note = h("p", { class: "pt-dialog-note" }, `${done}Nothing of ${faults.length === 1 ? "this file" : "these files"} was taken in. What can be read: JSON files saved by Pageturn, ChatGPT’s conversations.json, and exports of Open WebUI.`);
     P.openDialog("Not imported", h("dl", { class: "pt-faults" }, ...rows), note);
   }
 
