@@ -35,9 +35,9 @@ CHROMIUM_FLAGS = (
 ROOT = Path(__file__).resolve().parent.parent
 READY_TIMEOUT_S = 180.0
 ANSWER_TIMEOUT_MS = 300_000
-REQUESTS_INTERVAL_MS = 1_200
+REQUESTS_INTERVAL_MS = 700
 QUESTION = "Give me three tips for writing a good letter, as a numbered list."
-FOLLOW_UP = "Describe a quiet morning in a garden by the sea, in three short paragraphs."
+FOLLOW_UP = "Describe a quiet morning in a garden by the sea, in eight long paragraphs."
 LONG_QUESTION = (
     "Tell the whole story of a lighthouse keeper and her friends, in twelve long chapters."
 )
@@ -137,7 +137,7 @@ class Photographer:
         await self.page.wait_for_function(
             "() => document.querySelector('[data-tile=in_use] dd').innerText !== '–'"
         )
-        await self.page.wait_for_timeout(4_000)
+        await self.page.wait_for_timeout(1_500)
         await self.shoot("dashboard")
         await self.page.get_by_role("tab", name="Chat").click()
         await self.page.keyboard.press("Escape")
