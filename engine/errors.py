@@ -36,7 +36,12 @@ class OverloadedError(EngineError):
 
 
 class GrammarError(EngineError):
-    """A grammar's matcher gave up in the middle of an answer: that sequence ends with an error."""
+    """A grammar's matcher gave up in the middle of an answer: that sequence ends with an error, which begins with PREFIX."""
+
+    PREFIX = "the grammar cannot go on"
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(f"{self.PREFIX}: {fault}")
 
 
 class EngineNotReadyError(EngineError):

@@ -63,7 +63,7 @@ class GrammarMatcher:
         self._num_read = len(output_token_ids)
         mask = self._matcher.compute_bitmask()
         if self._matcher.is_error():
-            raise GrammarError(f"the grammar cannot go on: {_shorten(self._matcher.get_error())}")
+            raise GrammarError(_shorten(self._matcher.get_error()))
         return mask
 
 

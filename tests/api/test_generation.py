@@ -10,7 +10,7 @@ import pytest
 from api.access import Access
 from api.generation import GenerationResponse, Job, Prompt
 from api.openai_documents import ChatShape, Head
-from engine.errors import RequestError
+from engine.errors import GrammarError, RequestError
 from engine.outputs import (
     CandidateFinished,
     EngineEvent,
@@ -101,14 +101,14 @@ class Slow(Silent):
 class FailsAfter(WatchedEngine):
     """The engine dies after `count` events."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, error: str = "the step failed") -> None:
         super().__init__()
-        self.count = count
+        self.count, self.error = count, error
 
     async def change(self, events: AsyncIterator[EngineEvent]) -> AsyncIterator[EngineEvent]:
         for _ in range(self.count):
             yield await anext(events)
-        yield CandidateFinished(0, FinishReason.ERROR, None, *NUMBERS, error="the step failed")
+        yield CandidateFinished(0, FinishReason.ERROR, None, *NUMBERS, error=self.error)
 
 
 class WithLogprobs(WatchedEngine):
@@ -223,6 +223,19 @@ async def test_a_failure_before_the_first_event_is_an_error_response(start: Star
             response = await http.post("/v1/chat/completions", json={**CHAT, "stream": stream})
             assert response.status_code == 500
             assert response.json()["error"]["message"] == "the step failed"
+
+
+async def test_a_grammar_that_is_too_much_is_the_clients_fault(start: Start) -> None:
+    running = await start(FailsAfter(0, str(GrammarError("too many expressions"))))
+    async with running.http() as http:
+        response = await http.post("/v1/chat/completions", json=CHAT)
+    assert response.status_code == 400
+    assert response.json()["error"] == {
+        "message": "the grammar cannot go on: too many expressions",
+        "type": "invalid_request_error",
+        "param": None,
+        "code": "grammar_failed",
+    }
 
 
 async def test_a_failure_after_headers_is_a_framed_error_and_the_end(start: Start) -> None:

@@ -382,4 +382,4 @@ def test_a_grammar_that_gives_up_is_told_and_does_not_touch_its_neighbours() -> 
     ]
     drawn = draw_all(torch.tensor([[0.0, 1.0]]).expand(3, -1), asked)
     assert [token.token_id for token in drawn] == [1, -1, 0]
-    assert [token.error for token in drawn] == [None, "no way on", None]
+    assert [token.error for token in drawn] == [None, "the grammar cannot go on: no way on", None]
