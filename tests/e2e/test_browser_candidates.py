@@ -66,6 +66,8 @@ async def test_what_sharing_saves_is_told_while_answers_are_written_and_after(
     await expect(line).to_have_count(0)
     await page.go_back()
     await expect(line).to_have_text(said)
+    await page.reload()
+    await expect(line).to_have_text(said)
 
 
 async def test_what_the_numbers_mean_is_told_on_pointing_on_focus_and_to_screen_readers(
@@ -124,7 +126,13 @@ async def test_when_one_answer_is_left_the_line_tells_of_all_together(
         pass
     await text_grows(page.locator(".pt-card .pt-prose").nth(1))
     assert await line.inner_text() == together
-    await stop(page)
+    await expect(page.locator(".pt-card[data-status=done]")).to_have_count(1)
+    await expect(line).to_have_accessible_description(re.compile("^All 3 answers"))
+    numbers = re.fullmatch(
+        r"shared 4 blocks · private (\d+) · saved 8 \(\d+%\)", await line.inner_text()
+    )
+    assert numbers, "the two that were stopped count, and the long one with all of its blocks"
+    assert int(numbers[1]) > 2
 
 
 async def test_heads_of_cards_are_one_line_and_in_sight(

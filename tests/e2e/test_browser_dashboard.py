@@ -149,6 +149,25 @@ async def test_a_map_of_any_size_fits(
         await expect(page.locator(".pt-zoom")).to_contain_text(f"{per_cell} blocks a cell")
 
 
+async def test_zooming_begins_where_the_pool_is_filled_first(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await open_dashboard(page)
+    await page.evaluate(SET, [1000, PRIVATE | 5])
+    await page.get_by_role("button", name="Zoom in").click()
+    await expect(page.locator(".pt-zoom")).to_contain_text("blocks 0 to 499")
+    await page.get_by_role("button", name="Zoom in").click()
+    await expect(page.locator(".pt-zoom")).to_contain_text("blocks 125 to 374")
+
+
+async def test_a_small_share_does_not_look_like_none(page: Page, fake_server: AppProcess) -> None:
+    await open_page(page, fake_server)
+    shares = [[0, 1], [1, 10_000], [6, 10_000], [1, 20], [1, 3], [1, 0]]
+    shown = await page.evaluate("(all) => all.map(([a, b]) => Pageturn.percent(a, b))", shares)
+    assert shown == ["0 %", "< 0.1 %", "0.1 %", "5.0 %", "33 %", "–"]
+
+
 async def test_what_has_just_been_taken_flashes_once(page: Page, fake_server: AppProcess) -> None:
     await page.emulate_media(reduced_motion="no-preference")
     await open_page(page, fake_server)

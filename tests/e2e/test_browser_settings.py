@@ -240,6 +240,7 @@ async def test_slider_thumbs_can_be_seen_in_both_themes(
         await expect(page.locator("body")).to_have_css(
             "background-color", "rgb(255, 255, 255)" if scheme == "light" else "rgb(15, 17, 23)"
         )
+        await expect(page.locator("body")).to_have_css("color-scheme", scheme)
         # At 0 nothing of the track is filled, so what has the colour is the thumb.
         picture = Image.open(BytesIO(await slider.screenshot())).convert("RGB")
         colours = {found: count for count, found in picture.getcolors(2**16) or []}
