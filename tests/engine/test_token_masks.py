@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from ctypes import string_at
 from dataclasses import replace
 
+from engine.errors import GrammarError
 from engine.outputs import SampleRequest
 from engine.sampling_params import SamplingParams
 from engine.token_masks import MaskThread, PackedMasks, find_ids, find_masks, unpacked
@@ -28,7 +29,7 @@ def test_masks_are_found_for_requests_that_follow_a_grammar() -> None:
     thread = MaskThread(find_masks)
     assert thread.take() == {}
     thread.prepare(asked)
-    assert thread.take() == {10: FixedMatcher(3).mask, 12: "no way on"}
+    assert thread.take() == {10: FixedMatcher(3).mask, 12: str(GrammarError("no way on"))}
     thread.prepare(asked[1:2])
     assert thread.take() == {}, "those of an earlier step are gone"
 
