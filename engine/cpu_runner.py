@@ -11,7 +11,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 
 import numpy as np
 import torch
@@ -181,13 +181,13 @@ class CpuRunner:
 
     def _sum_states(self, scheduled: Sequence[ScheduledSequence]) -> dict[int, list[float]]:
         """Of those that want states the sum over the step that has just run."""
-        sums, row = {}, 0
+        sums, first = {}, 0
         for sequence in scheduled:
-            end = row + len(sequence.token_ids)
             if sequence.wants_states:
                 assert not sequence.samples, "rows with logits have no final states"
-                sums[sequence.seq_id] = self._sum_rows(row, end)
-            row = end
+                end = first + len(sequence.token_ids)
+                sums[sequence.seq_id] = self._sum_rows(first, end)
+                first = end
         return sums
 
     def _sum_rows(self, begin: int, end: int) -> list[float]:
@@ -203,10 +203,13 @@ class CpuRunner:
 
 
 def build_step_input(scheduled: Sequence[ScheduledSequence], rows: Sequence[int] = ()) -> StepInput:
-    """The arrays of a step with logits for `rows`: per sequence a few list operations, none per token."""
+    """The arrays of a step with logits for `rows`, and states for the runs that want them: per sequence a few list operations, none per token."""
     lengths = [len(sequence.token_ids) for sequence in scheduled]
     ends = list(accumulate(lengths, initial=0))
     table_ends = accumulate((len(s.block_table) for s in scheduled), initial=0)
+    with_states = (
+        range(*run) for s, run in zip(scheduled, pairwise(ends), strict=True) if s.wants_states
+    )
     return StepInput(
         token_ids=_int32(chain.from_iterable(s.token_ids for s in scheduled)),
         seq_rows=_int32(ends),
@@ -214,6 +217,7 @@ def build_step_input(scheduled: Sequence[ScheduledSequence], rows: Sequence[int]
         tables=_int32(table_ends),
         block_tables=_int32(chain.from_iterable(s.block_table for s in scheduled)),
         output_rows=_int32(rows),
+        state_rows=_int32(chain.from_iterable(with_states)),
     )
 
 

@@ -9,7 +9,7 @@ reassociate.
 
 import inspect
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -233,6 +233,12 @@ def splat(b: ir.IRBuilder, scalar: ir.Value, lanes: int = LANES) -> ir.Value:
     return b.shuffle_vector(first, undefined, ir.Constant(vector(I32, lanes), [0] * lanes))
 
 
+def shuffle(b: ir.IRBuilder, x: ir.Value, y: ir.Value, indices: Sequence[int]) -> ir.Value:
+    """The elements of two vectors at `indices` into both, one after the other."""
+    order = ir.Constant(vector(I32, len(indices)), list(indices))
+    return b.shuffle_vector(x, y, order)
+
+
 def unary(b: ir.IRBuilder, name: str, value: ir.Value) -> ir.Value:
     """An LLVM intrinsic from a float32 (or vector of them) to the same type: fabs, sqrt, nearbyint."""
     kind = value.type
@@ -264,12 +270,7 @@ def _fold(b: ir.IRBuilder, value: ir.Value, combine: Callable[..., ir.Value]) ->
     lanes = value.type.count
     while lanes > 1:
         lanes //= 2
-        low, high = (
-            b.shuffle_vector(
-                value, value, ir.Constant(vector(I32, lanes), list(range(s, s + lanes)))
-            )
-            for s in (0, lanes)
-        )
+        low, high = (shuffle(b, value, value, range(s, s + lanes)) for s in (0, lanes))
         value = combine(low, high)
     return b.extract_element(value, _i32(0))
 

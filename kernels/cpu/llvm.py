@@ -5,7 +5,6 @@ takes a value takes a scalar or a vector, where that makes sense.
 """
 
 import math
-from collections.abc import Sequence
 
 import llvmlite.binding
 from llvmlite import ir
@@ -31,12 +30,6 @@ def constant(type_: ir.Type, value: float) -> ir.Constant:
 def like(shape: ir.Type, element: ir.Type) -> ir.Type:
     """The type with the shape of `shape` (a vector or a scalar) and another element."""
     return ir.VectorType(element, shape.count) if isinstance(shape, ir.VectorType) else element
-
-
-def shuffle(b: ir.IRBuilder, x: ir.Value, y: ir.Value, indices: Sequence[int]) -> ir.Value:
-    """The elements of two vectors at `indices` into both, one after the other."""
-    order = ir.Constant(ir_tools.vector(I32, len(indices)), list(indices))
-    return b.shuffle_vector(x, y, order)
 
 
 def call(b: ir.IRBuilder, name: str, arguments: list[ir.Value]) -> ir.Value:

@@ -21,11 +21,12 @@ from kernels.cpu.ir_tools import (
     i64,
     instruction,
     load,
+    shuffle,
     splat,
     store,
     vector,
 )
-from kernels.cpu.llvm import FLOAT32, WIDTH, shuffle
+from kernels.cpu.llvm import FLOAT32, WIDTH
 
 TILE = 2 * WIDTH
 """Columns of one call of a `matmul` kernel."""

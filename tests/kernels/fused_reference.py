@@ -223,12 +223,13 @@ def quantize_4(values: np.ndarray) -> Groups4:
 
 @dataclass
 class Run:
-    """Some tokens of one sequence at `start`, over `blocks`; `wants_logits` of its last row."""
+    """Some tokens of one sequence at `start`, over `blocks`; `wants_logits` of its last row, or the states of all its rows."""
 
     tokens: list[int]
     start: int
     blocks: list[int]
     wants_logits: bool = True
+    wants_states: bool = False
 
 
 def step_input(runs: list[Run]) -> StepInput:
@@ -237,6 +238,12 @@ def step_input(runs: list[Run]) -> StepInput:
     ends = np.cumsum(lengths, dtype=np.int32)
     tables = np.cumsum([0, *(len(run.blocks) for run in runs)], dtype=np.int32)
     wanted = [end - 1 for run, end in zip(runs, ends, strict=True) if run.wants_logits]
+    with_states = [
+        row
+        for run, end in zip(runs, ends, strict=True)
+        for row in range(end - len(run.tokens), end)
+        if run.wants_states
+    ]
 
     def array(values) -> np.ndarray:
         return np.array(values, dtype=np.int32)
@@ -248,4 +255,5 @@ def step_input(runs: list[Run]) -> StepInput:
         tables=tables[:-1].copy(),
         block_tables=array([b for run in runs for b in run.blocks]),
         output_rows=array(wanted),
+        state_rows=array(with_states),
     )

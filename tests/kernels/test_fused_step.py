@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kernels.cpu.fused import layout as at
 from kernels.cpu.fused.model import FusedModel, FusedShape, unsupported_reason
 from kernels.cpu.fused.sampling import DRAW, RANK
 from tests.kernels.fused_reference import RandomModel, Run, needs_fused_cpu, step_input
@@ -96,6 +97,21 @@ def test_block_sizes_give_the_same_bits(
     np.testing.assert_array_equal(logits, expected)
     fused.close()
     reference.close()
+
+
+def test_the_last_layer_ends_early_for_rows_that_nobody_asks_about() -> None:
+    fused = RandomModel(replace(SMALL, num_layers=1), seed=3).fused()
+    step = step_input([Run(random_tokens(40), 0, [5, 6, 7])])
+    every_row = replace(step, output_rows=np.arange(40, dtype=np.int32))
+    expected = fused.run(every_row)[39].copy()
+    untouched = fused._kept[at.ACT_NUMBERS]
+    untouched[:] = 77
+    (logits,) = fused.run(step)
+    np.testing.assert_array_equal(logits, expected)
+    rows = untouched.reshape(fused.max_rows, SMALL.intermediate_size)
+    assert (rows[0] != 77).any()
+    assert (rows[1:] == 77).all()
+    fused.close()
 
 
 def alone(model: FusedModel, tokens: list[int], blocks: list[int]) -> bytes:

@@ -28,6 +28,7 @@ from kernels.cpu.fused.attention_products import (
     weigh_tile,
     weigh_tile_int8,
 )
+from kernels.cpu.fused.last_layer import NOT_LEFT, is_any_left, target_of
 from kernels.cpu.fused.layout import (
     ATTENDED,
     CHUNK_TILES,
@@ -78,9 +79,12 @@ def attend(h, layer, thread, begin, end):
     """Attention of items begin to end: item = entry * NUM_KV_HEADS + KV head."""
     for item in range(begin, end):
         entry, group = _entry(h, item), _group(h, item)
+        row, num_rows = load_i64(group + 8 * G_ROW), load_i64(group + 8 * G_NUM_ROWS)
+        if not is_any_left(h, layer, row, num_rows):
+            continue
         _attend_entry(h, layer, thread, item)
         if atomic_add(group + 8 * G_REMAINING, -1) == 1:
-            _finish_group(h, thread, entry, group)
+            _finish_group(h, layer, thread, entry, group)
             store_i64(group + 8 * G_REMAINING, load_i64(group + 8 * G_ITEMS))
 
 
@@ -230,18 +234,21 @@ def _partial_slot(h, group, index, chunk):
 
 
 @routine
-def _finish_group(h, thread, entry, group):
+def _finish_group(h, layer, thread, entry, group):
     """Everything of a group is computed: merge what was spread over threads, then quantise its rows for the next layer."""
     num_heads, head_dim = h[NUM_HEADS], h[HEAD_DIM]
     row, num_rows = load_i64(group + 8 * G_ROW), load_i64(group + 8 * G_NUM_ROWS)
     width = num_heads * head_dim
     groups = width // GROUP
     for index in range(num_rows):
+        target = target_of(h, layer, row + index)
+        if target == NOT_LEFT:
+            continue
         attended = h[ATTENDED] + (row + index) * width * 4
         if load_i64(entry + 8 * E_IS_SPLIT):
             _merge_row(h, thread, group, index, attended)
-        numbers = h[NUMBERS] + (row + index) * width
-        quantize_row(attended, numbers, h[RECORDS] + (row + index) * groups * RECORD_BYTES, groups)
+        numbers = h[NUMBERS] + target * width
+        quantize_row(attended, numbers, h[RECORDS] + target * groups * RECORD_BYTES, groups)
 
 
 @routine

@@ -21,6 +21,7 @@ from kernels.cpu.ir_tools import (
     call,
     filled_int,
     fma,
+    shuffle,
     vector,
 )
 
@@ -133,13 +134,13 @@ def _by_halves(
     """`operation` on both halves of vectors."""
     low, high = (operation(b, *(_half(b, operand, i) for operand in operands)) for i in range(2))
     count = 2 * low.type.count
-    return b.shuffle_vector(low, high, ir.Constant(vector(I32, count), list(range(count))))
+    return shuffle(b, low, high, range(count))
 
 
 def _half(b, value, index):
     count = value.type.count // 2
-    order = ir.Constant(vector(I32, count), list(range(index * count, (index + 1) * count)))
-    return b.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), order)
+    undefined = ir.Constant(value.type, ir.Undefined)
+    return shuffle(b, value, undefined, range(index * count, (index + 1) * count))
 
 
 def _multiply_bytes(b, unsigned, signed):

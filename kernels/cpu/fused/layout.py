@@ -17,6 +17,7 @@ def _next() -> int:
 NUM_SEQS = _next()  # runs of tokens, one per scheduled sequence
 NUM_ROWS = _next()  # tokens in the step
 NUM_OUTPUTS = _next()  # rows whose logits are wanted
+NUM_FINAL_ROWS = _next()  # rows that go through the last layer to its end
 NUM_GROUPS = _next()  # attention row groups, set by the plan
 NUM_ENTRIES = _next()  # attention work entries, set by the plan
 STOP = _next()  # not 0: worker threads end
@@ -57,12 +58,13 @@ SEQ_ROWS = _next()  # i32 [NUM_SEQS + 1] first row of each run
 SEQ_POSITIONS = _next()  # i32 [NUM_SEQS] position of the first row
 SEQ_TABLES = _next()  # i32 [NUM_SEQS] where the run's blocks start in BLOCK_TABLES
 BLOCK_TABLES = _next()  # i32, all block tables one after another
-OUTPUT_ROWS = _next()  # i32 [NUM_OUTPUTS]
+FINAL_ROWS = _next()  # i32 [NUM_FINAL_ROWS] each row once, the outputs first
 
 # --- made by the plan ---
 ROW_POSITIONS = _next()  # i32 [rows]
 ROW_SLOTS = _next()  # i32 [rows] tile * 16 + offset
 ROW_CLEARS = _next()  # i32 [rows] 1: clear the value slots after this one in the tile
+ROW_TARGETS = _next()  # i32 [rows] place in FINAL_ROWS, see last_layer.py
 TILES = _next()  # i32, tiles of every sequence one after another
 GROUPS = _next()  # i64 [groups][GROUP_SLOTS], below
 ENTRIES = _next()  # i64 [entries][ENTRY_SLOTS], below

@@ -106,7 +106,8 @@ class StepInput:
     """The runs of tokens of a step, one per sequence.
 
     token_ids [rows] int32; seq_rows [seqs + 1] first row of each run; positions [seqs] of the first row; tables [seqs]
-    where each run's blocks start in block_tables; output_rows [outputs] rows whose logits are wanted. All int32.
+    where each run's blocks start in block_tables; output_rows [outputs] rows whose logits are wanted; state_rows other rows
+    whose final states are wanted. All int32, no row twice among the last two.
     """
 
     token_ids: np.ndarray
@@ -115,6 +116,7 @@ class StepInput:
     tables: np.ndarray
     block_tables: np.ndarray
     output_rows: np.ndarray
+    state_rows: np.ndarray
 
 
 def unsupported_reason(shape: FusedShape, block_size: int) -> str | None:
@@ -182,14 +184,16 @@ class FusedModel:
         assert len(step.token_ids) <= self.max_rows, "the step has more rows than were prepared for"
         assert num_outputs <= self.max_outputs, "the step has more outputs than were prepared for"
         h[at.NUM_SEQS], h[at.NUM_ROWS] = len(step.positions), len(step.token_ids)
-        h[at.NUM_OUTPUTS] = num_outputs
+        final_rows = np.concatenate((step.output_rows, step.state_rows))
+        h[at.NUM_OUTPUTS], h[at.NUM_FINAL_ROWS] = num_outputs, len(final_rows)
         self._reserve_tiles(step.block_tables)
         h[at.TOKEN_IDS], h[at.SEQ_ROWS] = _address(step.token_ids), _address(step.seq_rows)
         h[at.SEQ_POSITIONS], h[at.SEQ_TABLES] = _address(step.positions), _address(step.tables)
         h[at.BLOCK_TABLES] = _address(step.block_tables)
-        h[at.OUTPUT_ROWS] = _address(step.output_rows)
+        h[at.FINAL_ROWS] = _address(final_rows)
         h[at.JOB] = at.STEP
         self._run(h, 0)
+        self._final_rows = final_rows
         return self._logits[:num_outputs, : self.shape.vocab_size]
 
     def draw(self, logits: np.ndarray, records: np.ndarray) -> np.ndarray:
@@ -212,12 +216,13 @@ class FusedModel:
         self._run(h, 0)
 
     def final_states(self, begin: int, end: int) -> np.ndarray:
-        """The last step's states after the final norm, float64 [end - begin, hidden], of rows that are no outputs.
+        """The last step's states after the final norm, float64 [end - begin, hidden], of its state rows `begin` to `end`.
 
-        A row's numbers do not depend on what else was in the step. (An output's row has been changed on its way to the head.)
+        A row's numbers do not depend on what else was in the step.
         """
-        part = np.s_[begin:end]
-        states = (self._x[part] + self._delta[part]).astype(np.float64)
+        first = int(self._header[at.NUM_OUTPUTS])
+        part = np.s_[first + begin : first + end]
+        states = (self._x[self._final_rows[part]] + self._delta[part]).astype(np.float64)
         squares = np.square(states).sum(axis=1, keepdims=True)
         inverse = 1 / np.sqrt(squares / self.shape.hidden_size + self.shape.epsilon)
         return states * inverse * self._weights.final_norm
@@ -295,6 +300,7 @@ class FusedModel:
             at.ROW_POSITIONS: rows * 4,
             at.ROW_SLOTS: rows * 4,
             at.ROW_CLEARS: rows * 4,
+            at.ROW_TARGETS: rows * 4,
             at.GROUPS: rows * at.GROUP_SLOTS * 8,
             at.ENTRIES: (rows + self._max_partials) * at.ENTRY_SLOTS * 8,
             at.COUNTERS: (num_phases + 1) * LINE_BYTES,

@@ -4,6 +4,7 @@ A group is up to 32 consecutive rows of one sequence. Usually one entry takes al
 are too few groups to keep all threads busy, each chunk of a group of few rows is an entry of its own.
 """
 
+from kernels.cpu.fused.last_layer import set_targets
 from kernels.cpu.fused.layout import (
     BLOCK_TABLES,
     CHUNK_TOKENS,
@@ -50,6 +51,7 @@ ITEMS_PER_THREAD = 8
 @routine
 def plan(h):
     """Fills rows, tiles, groups and entries from the step's inputs."""
+    set_targets(h)
     tile_base, groups = 0, 0
     for seq in range(h[NUM_SEQS]):
         row, end = load_i32(h[SEQ_ROWS] + 4 * seq), load_i32(h[SEQ_ROWS] + 4 * seq + 4)

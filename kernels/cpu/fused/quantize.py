@@ -8,22 +8,29 @@ quantised row: numbers  int8 [K], and per group of 32 one 20-byte record
 A scale for 32 would halve the factors and double the divergence from float32: one large value takes the others' precision.
 """
 
+from llvmlite import ir
+
+from kernels.cpu.fused.instructions import add_dot_u4, begin_dot_u4, end_dot_u4
 from kernels.cpu.ir_tools import (
     F32,
     F32X16,
     I8X16,
+    I32,
     I32X16,
+    LANES,
     Variable,
     counted_loop,
     element,
     exponential,
     f32,
     filled,
+    filled_int,
     fma,
     i64,
     kernel,
     load,
-    max_lanes,
+    maximum,
+    shuffle,
     splat,
     store,
     sum_lanes,
@@ -32,38 +39,99 @@ from kernels.cpu.ir_tools import (
 
 GROUP = 32
 RECORD_BYTES, SHIFT_PLACE = 20, 12
+_ROUNDER = 12582912.0
+"""1.5 * 2^23: a float32 of this size has no fraction, and its lowest byte is that of the integer added to it."""
 
 
-def emit_quantize_group(b, first, second, numbers, record):
-    """Quantises two vectors of 16: scale = largest magnitude / 127, numbers rounded to nearest even."""
-    scaled_sum = None
-    for half, values in enumerate((first, second)):
-        largest = max_lanes(b, unary(b, "fabs", values))
-        scale = b.fmul(largest, f32(1 / 127))
-        is_positive = b.fcmp_ordered(">", largest, f32(0.0))
-        inverse = splat(b, b.select(is_positive, b.fdiv(f32(127.0), largest), f32(0.0)))
-        integers = b.fptosi(unary(b, "nearbyint", b.fmul(values, inverse)), I32X16)
-        store(b, b.trunc(integers, I8X16), numbers, 16 * half)
-        total = sum_lanes(b, integers)
-        own_sum = b.fmul(scale, b.sitofp(total, F32))
-        scaled_sum = own_sum if scaled_sum is None else b.fadd(scaled_sum, own_sum)
-        store(b, scale, record, 4 * half)
-        store(b, b.mul(total, total.type(-128)), record, SHIFT_PLACE + 4 * half)
-    store(b, scaled_sum, record, 8)
+def quantize_groups(b, make_vectors, numbers, records, num_groups):
+    """Quantises groups two at a time, whose chains of operations fill each other's gaps, and a last one alone.
+
+    `make_vectors(group)` gives the two vectors of 16 of a group, whose index it gets.
+    """
+
+    def quantize(first, count):
+        indices = [b.add(first, i64(i)) for i in range(count)]
+        vectors = [vector for index in indices for vector in make_vectors(index)]
+        row, record = element(b, numbers, first, GROUP), element(b, records, first, RECORD_BYTES)
+        _emit_quantize(b, vectors, row, record)
+
+    with counted_loop(b, b.lshr(num_groups, i64(1))) as pair:
+        quantize(b.mul(pair, i64(2)), 2)
+    with counted_loop(b, b.and_(num_groups, i64(1))) as _:
+        quantize(b.sub(num_groups, i64(1)), 1)
+
+
+def _emit_quantize(b, vectors, numbers, record):
+    """One or two groups: scale = largest magnitude / 127, numbers rounded to nearest even."""
+    largest = _largest_of_each(b, [unary(b, "fabs", values) for values in vectors])
+    is_positive = b.fcmp_ordered(">", largest, filled(0.0, 4))
+    inverses = b.select(is_positive, b.fdiv(filled(127.0, 4), largest), filled(0.0, 4))
+    parts = []
+    for index, values in enumerate(vectors):
+        inverse = splat(b, b.extract_element(inverses, I32(index)))
+        rounded = fma(b, values, inverse, filled(_ROUNDER))
+        parts.append(b.trunc(b.bitcast(rounded, I32X16), I8X16))
+    num_groups = len(vectors) // 2
+    parts += [ir.Constant(I8X16, [0] * LANES)] * (4 - len(parts))
+    groups = [shuffle(b, *parts[k : k + 2], range(GROUP)) for k in (0, 2)]
+    for index in range(num_groups):
+        store(b, groups[index], numbers, GROUP * index)
+    scales = b.fmul(largest, filled(1 / 127, 4))
+    _store_records(b, scales, _sum_of_each(b, groups), record, num_groups)
+
+
+def _store_records(b, scales, totals, record, num_groups):
+    """Records of one or two groups, from scales and sums of numbers of each 16."""
+    sums = b.fmul(scales, b.sitofp(totals, scales.type))
+    sums = b.fadd(sums, shuffle(b, sums, sums, (1, 0, 3, 2)))
+    shifts = b.mul(totals, filled_int(-128, 4))
+    for group in range(num_groups):
+        place, lanes = RECORD_BYTES * group, (2 * group, 2 * group + 1)
+        store(b, shuffle(b, scales, scales, lanes), record, place)
+        store(b, b.extract_element(sums, I32(2 * group)), record, place + 8)
+        store(b, shuffle(b, shifts, shifts, lanes), record, place + SHIFT_PLACE)
+
+
+def _sum_of_each(b, groups):
+    """The sums of each 16 numbers of two groups, as four lanes."""
+    words = b.bitcast(shuffle(b, *groups, range(2 * GROUP)), I32X16)
+    sums = end_dot_u4(b, add_dot_u4(b, begin_dot_u4(), filled_int(0x01010101), words))
+    return _within_quarters(b, sums, lambda x, y: b.add(x, y))
+
+
+def _largest_of_each(b, vectors):
+    """The largest lane of each of two or four vectors, as four lanes."""
+
+    def folded(x, y, size):
+        """Larger ones of both halves of each stretch of `size` lanes of x, then of y."""
+        starts = range(0, 2 * LANES, size)
+        low, high = (
+            shuffle(b, x, y, [s + k + i for s in starts for i in range(size // 2)])
+            for k in (0, size // 2)
+        )
+        return maximum(b, low, high)
+
+    halves = [folded(*vectors[k : k + 2], LANES) for k in range(0, len(vectors), 2)]
+    quarters = folded(halves[0], halves[-1], LANES // 2)
+    return _within_quarters(b, quarters, lambda x, y: maximum(b, x, y))
+
+
+def _within_quarters(b, values, combine):
+    """`combine` of all four lanes of each quarter of a vector, as four lanes."""
+    for distance in (2, 1):
+        values = combine(values, shuffle(b, values, values, [i ^ distance for i in range(LANES)]))
+    return shuffle(b, values, values, (0, 4, 8, 12))
 
 
 @kernel
 def quantize_row(b, source, numbers, records, num_groups):
     """Quantises float32 values [num_groups * 32]."""
-    with counted_loop(b, num_groups) as group:
-        values = element(b, source, group, 128)
-        emit_quantize_group(
-            b,
-            load(b, F32X16, values),
-            load(b, F32X16, values, 64),
-            element(b, numbers, group, GROUP),
-            element(b, records, group, RECORD_BYTES),
-        )
+
+    def values(group):
+        row = element(b, source, group, 128)
+        return [load(b, F32X16, row, d) for d in (0, 64)]
+
+    quantize_groups(b, values, numbers, records, num_groups)
 
 
 @kernel
@@ -80,24 +148,22 @@ def add_norm_quantize(b, hidden, delta, weight, numbers, records, num_groups, ep
     length = b.sitofp(b.mul(num_groups, i64(GROUP)), F32)
     root = unary(b, "sqrt", b.fadd(b.fdiv(total, length), epsilon))
     inverse = splat(b, b.fdiv(f32(1.0), root))
-    with counted_loop(b, num_groups) as group:
+
+    def normed(group):
         row, factors = element(b, hidden, group, 128), element(b, weight, group, 128)
-        halves = [
+        return [
             b.fmul(b.fmul(load(b, F32X16, row, d), inverse), load(b, F32X16, factors, d))
             for d in (0, 64)
         ]
-        emit_quantize_group(
-            b,
-            *halves,
-            element(b, numbers, group, GROUP),
-            element(b, records, group, RECORD_BYTES),
-        )
+
+    quantize_groups(b, normed, numbers, records, num_groups)
 
 
 @kernel
 def silu_multiply_quantize(b, gate_up, numbers, records, num_groups):
     """gate / (1 + e^-gate) * up, quantised; gate_up alternates 16 gates and their 16 ups. SwiGLU, arXiv:2002.05202."""
-    with counted_loop(b, num_groups) as group:
+
+    def activated(group):
         source = element(b, gate_up, group, 256)
         halves = []
         for half in range(2):
@@ -105,9 +171,6 @@ def silu_multiply_quantize(b, gate_up, numbers, records, num_groups):
             up = load(b, F32X16, source, 128 * half + 64)
             divisor = b.fadd(exponential(b, b.fsub(filled(0.0), gate)), filled(1.0))
             halves.append(b.fdiv(b.fmul(gate, up), divisor))
-        emit_quantize_group(
-            b,
-            *halves,
-            element(b, numbers, group, GROUP),
-            element(b, records, group, RECORD_BYTES),
-        )
+        return halves
+
+    quantize_groups(b, activated, numbers, records, num_groups)

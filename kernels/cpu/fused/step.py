@@ -7,6 +7,7 @@ Phases of a layer, each complete before the next begins (see threads.py):
 
 from kernels.cpu.fused.attention import attend
 from kernels.cpu.fused.heads import finish_unit, layer_slot, num_units
+from kernels.cpu.fused.last_layer import is_any_left, num_left, row_left
 from kernels.cpu.fused.layout import (
     ACT_NUMBERS,
     ACT_RECORDS,
@@ -35,7 +36,6 @@ from kernels.cpu.fused.layout import (
     NUM_ROWS,
     NUM_THREADS,
     NUMBERS,
-    OUTPUT_ROWS,
     RECORDS,
     SCRATCH,
     SCRATCH_BYTES,
@@ -114,12 +114,12 @@ def _embed(h, layer, thread, begin, end):
 
 
 @formula
-def _norm_row(h, weight, row, target):
-    """Adds the pending delta to a row of the residual stream and quantises its norm as row `target` of the inputs."""
+def _norm_row(h, weight, row, index):
+    """Adds delta `index` to a row of the residual stream and quantises its norm as row `index` of the inputs."""
     hidden = h[HIDDEN]
     groups = hidden // GROUP
-    numbers, records = h[NUMBERS] + target * hidden, h[RECORDS] + target * groups * RECORD_BYTES
-    x, delta = h[X] + row * hidden * 4, h[DELTA] + row * hidden * 4
+    numbers, records = h[NUMBERS] + index * hidden, h[RECORDS] + index * groups * RECORD_BYTES
+    x, delta = h[X] + row * hidden * 4, h[DELTA] + index * hidden * 4
     add_norm_quantize(x, delta, weight, numbers, records, groups, float_from_bits(h[EPSILON]))
 
 
@@ -133,15 +133,15 @@ def _norm_before_attention(h, layer, thread, begin, end):
 @phase
 @routine
 def _norm_before_mlp(h, layer, thread, begin, end):
-    for row in range(begin, end):
-        _norm_row(h, layer_slot(h, layer, L_POST_NORM), row, row)
+    for index in range(begin, end):
+        _norm_row(h, layer_slot(h, layer, L_POST_NORM), row_left(h, layer, index), index)
 
 
 @phase
 @routine
 def _norm_outputs(h, layer, thread, begin, end):
     for output in range(begin, end):
-        _norm_row(h, h[FINAL_NORM], load_i32(h[OUTPUT_ROWS] + 4 * output), output)
+        _norm_row(h, h[FINAL_NORM], row_left(h, h[NUM_LAYERS] - 1, output), output)
 
 
 @formula
@@ -159,6 +159,8 @@ def _project_heads(h, layer, thread, begin, end):
     for item in range(begin, end):
         unit, row = item % units, item // units * size
         rows = min(size, h[NUM_ROWS] - row)
+        if unit < num_units(h, h[NUM_HEADS]) and not is_any_left(h, layer, row, rows):
+            continue
         numbers = h[NUMBERS] + row * hidden
         records = h[RECORDS] + row * (hidden // GROUP) * RECORD_BYTES
         table = layer_slot(h, layer, L_QKV)
@@ -195,17 +197,21 @@ def _num_project_items(h, num_inputs, num_rows, num_blocks):
 def _project_attention(h, layer, thread, begin, end):
     width, blocks = h[NUM_HEADS] * h[HEAD_DIM], h[HIDDEN] // BLOCK_COLUMNS
     table = layer_slot(h, layer, L_OUTPUT)
-    _project(h, table, width, h[NUMBERS], h[RECORDS], h[NUM_ROWS], blocks, h[DELTA], begin, end)
+    rows = num_left(h, layer)
+    _project(h, table, width, h[NUMBERS], h[RECORDS], rows, blocks, h[DELTA], begin, end)
 
 
 @phase
 @routine
 def _project_down(h, layer, thread, begin, end):
     width, blocks = h[INTERMEDIATE], h[HIDDEN] // BLOCK_COLUMNS
-    a, s = h[ACT_NUMBERS], h[ACT_RECORDS]
-    _project(
-        h, layer_slot(h, layer, L_DOWN), width, a, s, h[NUM_ROWS], blocks, h[DELTA], begin, end
+    table, rows, a, s = (
+        layer_slot(h, layer, L_DOWN),
+        num_left(h, layer),
+        h[ACT_NUMBERS],
+        h[ACT_RECORDS],
     )
+    _project(h, table, width, a, s, rows, blocks, h[DELTA], begin, end)
 
 
 @phase
@@ -231,7 +237,7 @@ def _gate_up(h, layer, thread, begin, end):
     scratch, table = h[SCRATCH] + thread * h[SCRATCH_BYTES], layer_slot(h, layer, L_GATE_UP)
     for item in range(begin, end):
         unit, row = item % parts * units, item // parts * panel
-        rows, count = min(panel, h[NUM_ROWS] - row), min(units, width // GROUP - unit)
+        rows, count = min(panel, num_left(h, layer) - row), min(units, width // GROUP - unit)
         a = h[NUMBERS] + row * hidden
         s = h[RECORDS] + row * (hidden // GROUP) * RECORD_BYTES
         stride, end = count * 2 * BLOCK_COLUMNS * 4, 2 * (unit + count)
@@ -254,13 +260,13 @@ def _run_phases(h, thread, g):
     qkv_items = _qkv_units(h) * _num_panels(rows, hidden)
     attention_items = h[NUM_ENTRIES] * h[NUM_KV_HEADS]
     blocks, width = hidden // BLOCK_COLUMNS, h[NUM_HEADS] * h[HEAD_DIM]
-    output_items = _num_project_items(h, width, rows, blocks)
-    gate_up_items = _gate_up_parts(h)[1] * _num_panels(rows, hidden)
-    down_items = _num_project_items(h, h[INTERMEDIATE], rows, blocks)
     if not _embed(h, 0, thread, g, 0, rows, row_item):
         return
     for layer in range(h[NUM_LAYERS]):
-        p = 1 + layer * PHASES_PER_LAYER
+        p, left = 1 + layer * PHASES_PER_LAYER, num_left(h, layer)
+        output_items = _num_project_items(h, width, left, blocks)
+        gate_up_items = _gate_up_parts(h)[1] * _num_panels(left, hidden)
+        down_items = _num_project_items(h, h[INTERMEDIATE], left, blocks)
         if not _norm_before_attention(h, layer, thread, g, p, rows, row_item):
             return
         if not _project_heads(h, layer, thread, g, p + 1, qkv_items, 1):
@@ -269,7 +275,7 @@ def _run_phases(h, thread, g):
             return
         if not _project_attention(h, layer, thread, g, p + 3, output_items, 1):
             return
-        if not _norm_before_mlp(h, layer, thread, g, p + 4, rows, row_item):
+        if not _norm_before_mlp(h, layer, thread, g, p + 4, left, row_item):
             return
         if not _gate_up(h, layer, thread, g, p + 5, gate_up_items, 1):
             return
