@@ -73,7 +73,7 @@ class PackedMasks:
     """The masks of a step's rows side by side, for compiled code: it reads 16 bits at a time."""
 
     def __init__(self, masks: Masks, requests: Sequence[SampleRequest], vocab_size: int) -> None:
-        bound = {row: r.seq_id for row, r in enumerate(requests) if r.matcher is not None}
+        bound = {row: r.seq_id for row, r in enumerate(requests) if r.matcher} if masks else {}
         found = {row: masks[seq_id] for row, seq_id in bound.items()}
         packed = {row: mask for row, mask in found.items() if isinstance(mask, bytes)}
         self.failed = {row for row, mask in found.items() if isinstance(mask, str)}
@@ -82,7 +82,7 @@ class PackedMasks:
         self._bits = np.frombuffer(
             b"".join(mask[:size].ljust(size, b"\0") for mask in packed.values()), np.uint8
         )
-        first = self._bits.ctypes.data
+        first = self._bits.ctypes.data if packed else 0
         self._addresses = {row: first + place * size for place, row in enumerate(packed)}
 
     def address(self, row: int) -> int:
