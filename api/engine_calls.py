@@ -10,8 +10,7 @@ from starlette.types import Receive
 from api.context import ApiContext
 from api.errors import ApiError
 from chat.ports import Stream
-from engine.errors import GrammarError
-from engine.outputs import CandidateFinished, EngineEvent
+from engine.outputs import CandidateFinished, EngineEvent, Failure, FailureCode
 
 MERGE_QUEUE = 64
 T = TypeVar("T")
@@ -40,9 +39,9 @@ async def running_together(
 
 def failure_of(end: CandidateFinished) -> ApiError:
     """What a client is told when the engine ended a request with an error: a grammar that is too much for it is the client's."""
-    if end.error is not None and end.error.startswith(GrammarError.PREFIX):
-        return ApiError(400, end.error, code="grammar_failed")
-    return ApiError(500, end.error or "the engine failed", code="engine_error")
+    failure = end.error or Failure("the engine failed")
+    status = 400 if failure.code is FailureCode.GRAMMAR else 500
+    return ApiError(status, failure.message, code=failure.code)
 
 
 async def unless_disconnected(

@@ -85,7 +85,7 @@ async def find_choices(
             if isinstance(event, TextDelta) and event.logprobs:
                 return _choices(event.logprobs[0], drawn)
             if isinstance(event, CandidateFinished) and event.error:
-                raise EngineDeadError(event.error)
+                raise EngineDeadError(event.error.message)
     finally:
         await stream.aclose()
     raise RequestError("the model said nothing about this token", param="at_token")

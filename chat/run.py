@@ -90,7 +90,7 @@ class GenerationRun:
                     usage=usage_json(event.usage),
                     timings=timings_json(event.timings),
                     kv=kv_json(event.kv),
-                    error=event.error,
+                    error=event.error and event.error.message,
                 )
             case RequestFinished():
                 pass

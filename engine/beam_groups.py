@@ -22,6 +22,7 @@ from engine.config import SchedulerConfig
 from engine.counterfactuals import Counterfactuals
 from engine.kv_cache_manager import KVCacheManager
 from engine.outputs import (
+    Failure,
     FinishReason,
     KVUsage,
     ModelRunnerOutput,
@@ -113,7 +114,7 @@ class BeamGroups:
     # --- ends ------------------------------------------------------------------------------------
 
     def end(
-        self, request: Request, indices: Iterable[int], reason: FinishReason, error: str | None
+        self, request: Request, indices: Iterable[int], reason: FinishReason, error: Failure | None
     ) -> list[StepOutput]:
         """End candidates without an answer. With the last that is wanted the search ends too."""
         open_candidates = _group(request).open_candidates
@@ -210,7 +211,7 @@ def _answer(request: Request, index: int, hypothesis: Hypothesis, kv: KVUsage) -
     return [*outputs, _output(request, index, sampled=last, end=end)]
 
 
-def _end(request: Request, reason: FinishReason, kv: KVUsage, error: str | None) -> SequenceEnd:
+def _end(request: Request, reason: FinishReason, kv: KVUsage, error: Failure | None) -> SequenceEnd:
     """An end without an answer."""
     first = request.sequences[0]
     usage = Usage(first.num_prompt_tokens, 0, first.num_cached_tokens)

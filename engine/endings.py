@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from engine.beam_groups import BeamGroups
 from engine.counterfactuals import Counterfactuals
 from engine.kv_cache_manager import KVCacheManager
-from engine.outputs import FinishReason, KVUsage, SequenceEnd, StepOutput
+from engine.outputs import Failure, FinishReason, KVUsage, SequenceEnd, StepOutput
 from engine.reports import EndedRequests, Tally
 from engine.roster import Roster
 from engine.sequence import Request, Sequence, SequenceStatus
@@ -28,14 +28,16 @@ class Endings:
     ended_requests: EndedRequests
 
     def end_all(
-        self, sequences: Iterable[Sequence], reason: FinishReason, error: str | None = None
+        self, sequences: Iterable[Sequence], reason: FinishReason, error: Failure | None = None
     ) -> list[StepOutput]:
         """End those that live. Last first, so that a leader ends after its followers; reported first to last."""
         live = [seq for seq in sequences if seq.status is not SequenceStatus.FINISHED]
         ended = [self._end_one(seq, reason, error) for seq in reversed(live)]
         return [output for outputs in reversed(ended) for output in outputs]
 
-    def _end_one(self, seq: Sequence, reason: FinishReason, error: str | None) -> list[StepOutput]:
+    def _end_one(
+        self, seq: Sequence, reason: FinishReason, error: Failure | None
+    ) -> list[StepOutput]:
         if seq.request.group is not None:
             return self.end_beams(seq.request, range(seq.request.params.n), reason, error)
         return [step_output(seq, end=self.end(seq, reason, error=error))]
@@ -45,7 +47,7 @@ class Endings:
         request: Request,
         indices: Iterable[int],
         reason: FinishReason,
-        error: str | None = None,
+        error: Failure | None = None,
     ) -> list[StepOutput]:
         """End candidates of a beam search, and the search with the last of them."""
         outputs = self.beams.end(request, indices, reason, error)
@@ -72,7 +74,7 @@ class Endings:
         reason: FinishReason,
         *,
         stop_token_id: int | None = None,
-        error: str | None = None,
+        error: Failure | None = None,
     ) -> SequenceEnd:
         """End one live sequence that is no beam. Who follows it takes over its place, and its blocks before they are freed."""
         heir = self.roster.leave(seq)

@@ -36,12 +36,10 @@ class OverloadedError(EngineError):
 
 
 class GrammarError(EngineError):
-    """A grammar's matcher gave up in the middle of an answer: that sequence ends with an error, which begins with PREFIX."""
-
-    PREFIX = "the grammar cannot go on"
+    """A grammar's matcher gave up in the middle of an answer: that sequence ends with an error."""
 
     def __init__(self, fault: str) -> None:
-        super().__init__(f"{self.PREFIX}: {fault}")
+        super().__init__(f"the grammar cannot go on: {fault}")
 
 
 class EngineNotReadyError(EngineError):

@@ -97,6 +97,24 @@ class SchedulerOutput:
     num_scheduled_tokens: int
 
 
+# --- ends with an error --------------------------------------------------------------------------
+
+
+class FailureCode(StrEnum):
+    """Whose fault it is: the engine's, or that of the grammar that the request came with."""
+
+    ENGINE = "engine_error"
+    GRAMMAR = "grammar_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a sequence ended with an error."""
+
+    message: str
+    code: FailureCode = FailureCode.ENGINE
+
+
 # --- model runner to scheduler -------------------------------------------------------------------
 
 
@@ -119,7 +137,7 @@ class SampledToken:
     token_id: int
     logprob: TokenLogprob | None = None
     top_logprobs: tuple[TokenLogprob, ...] = ()
-    error: str | None = None
+    error: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +261,7 @@ class CandidateFinished:
     usage: Usage
     timings: Timings
     kv: KVUsage
-    error: str | None = None
+    error: Failure | None = None
     cumulative_logprob: float | None = None
 
 
@@ -264,7 +282,7 @@ class SequenceEnd:
     timings: Timings
     kv: KVUsage
     stop_token_id: int | None = None
-    error: str | None = None
+    error: Failure | None = None
     cumulative_logprob: float | None = None
 
 

@@ -9,6 +9,7 @@ from engine.outputs import (
     CandidateFinished,
     Embedding,
     EngineEvent,
+    Failure,
     FinishReason,
     KVUsage,
     PrefillProgress,
@@ -150,5 +151,5 @@ def _lost_candidate(index: int, error: str) -> CandidateFinished:
         Usage(0, 0, 0),
         Timings(0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
         KVUsage(0, 0, 0, 0.0),
-        error,
+        Failure(error),
     )

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engine.outputs import SampledToken, SampleRequest, TokenLogprob
+from engine.outputs import Failure, SampledToken, SampleRequest, TokenLogprob
 from engine.sampling_params import SamplingParams
 from engine.token_masks import Allowed, MaskThread, find_ids
 
@@ -62,9 +62,9 @@ class Sampler:
         ]
 
     def _sample_row(
-        self, raw: Floats, request: SampleRequest, allowed: Ints | str | None
+        self, raw: Floats, request: SampleRequest, allowed: Ints | Failure | None
     ) -> SampledToken:
-        if isinstance(allowed, str):
+        if isinstance(allowed, Failure):
             return SampledToken(-1, error=allowed)
         token_id = self._choose(raw, request, allowed)
         params = request.params

@@ -15,6 +15,7 @@ from engine.endings import Endings
 from engine.kv_cache_manager import KVCacheManager
 from engine.outputs import (
     Embedding,
+    Failure,
     FinishReason,
     ModelRunnerOutput,
     SampledToken,
@@ -98,14 +99,15 @@ class Scheduler:
         holders = [self._roster.holder(entry.seq_id) for entry in plan.scheduled]
         lost = [seq for holder in holders if holder for seq in (holder, *holder.followers)]
         self._roster.forget_heirs()
-        return self._take_ended() + self._endings.end_all(lost, FinishReason.ERROR, error)
+        return self._take_ended() + self._end_with_error(lost, error)
 
     def fail_all(self, error: str) -> list[StepOutput]:
         """End everything, as the engine cannot go on."""
         outputs = self.fail_step(error) if self._plan else self._take_ended()
-        return outputs + self._endings.end_all(
-            list(self._roster.sequences.values()), FinishReason.ERROR, error
-        )
+        return outputs + self._end_with_error(list(self._roster.sequences.values()), error)
+
+    def _end_with_error(self, sequences: list[Sequence], error: str) -> list[StepOutput]:
+        return self._endings.end_all(sequences, FinishReason.ERROR, Failure(error))
 
     @property
     def has_work(self) -> bool:
@@ -121,7 +123,7 @@ class Scheduler:
         culprit = self._watchdog.find_culprit(self._plan)
         if culprit is not None:
             seq, error = culprit
-            self._ended += self._endings.end_all([seq, *seq.followers], FinishReason.ERROR, error)
+            self._ended += self._end_with_error([seq, *seq.followers], error)
         return self._plan
 
     def update(self, plan: SchedulerOutput, output: ModelRunnerOutput) -> list[StepOutput]:
@@ -258,7 +260,7 @@ class Scheduler:
     def _end_with_embedding(self, seq: Sequence, state_sum: StateSum) -> StepOutput:
         values = state_sum.embedding()
         if values is None:
-            error = "the model's states are not finite numbers"
+            error = Failure("the model's states are not finite numbers")
             return step_output(seq, end=self._endings.end(seq, FinishReason.ERROR, error=error))
         end = self._endings.end(seq, FinishReason.STOP)
         return step_output(seq, end=end, embedding=Embedding(values))

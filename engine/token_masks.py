@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import GrammarError
-from engine.outputs import SampleRequest
+from engine.outputs import Failure, FailureCode, SampleRequest
 
 Ids = NDArray[np.integer]
 Found = TypeVar("Found")
-Masks = Mapping[int, bytes | str]
+Masks = Mapping[int, bytes | Failure]
 """By seq_id the mask, or what the grammar gave up with."""
-Allowed = Mapping[int, Ids | str]
+Allowed = Mapping[int, Ids | Failure]
 """By seq_id the ids in its mask, ascending, or what the grammar gave up with."""
 
 
@@ -26,18 +26,18 @@ class MaskThread(Generic[Found]):
     """Works out what is allowed at a step, one step at a time: `find_masks` or `find_ids`."""
 
     def __init__(
-        self, find: Callable[[Sequence[SampleRequest]], Mapping[int, Found | str]]
+        self, find: Callable[[Sequence[SampleRequest]], Mapping[int, Found | Failure]]
     ) -> None:
         self._find = find
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="grammar")
-        self._found: Future[Mapping[int, Found | str]] | None = None
+        self._found: Future[Mapping[int, Found | Failure]] | None = None
 
     def prepare(self, requests: Sequence[SampleRequest]) -> None:
         """Begin with those of `requests` that follow a grammar."""
         bound = [request for request in requests if request.matcher is not None]
         self._found = self._pool.submit(self._find, bound) if bound else None
 
-    def take(self) -> Mapping[int, Found | str]:
+    def take(self) -> Mapping[int, Found | Failure]:
         """What was begun last, when it is there."""
         return {} if self._found is None else self._found.result()
 
@@ -47,12 +47,12 @@ def find_masks(requests: Sequence[SampleRequest]) -> Masks:
     return {request.seq_id: _find_mask(request) for request in requests}
 
 
-def _find_mask(request: SampleRequest) -> bytes | str:
+def _find_mask(request: SampleRequest) -> bytes | Failure:
     assert request.matcher is not None, "only what has a grammar has a mask"
     try:
         return request.matcher.allowed(request.output_token_ids)
     except GrammarError as error:
-        return str(error)
+        return Failure(str(error), FailureCode.GRAMMAR)
 
 
 def find_ids(requests: Sequence[SampleRequest]) -> Allowed:
@@ -62,7 +62,9 @@ def find_ids(requests: Sequence[SampleRequest]) -> Allowed:
 
 def unpacked(masks: Masks) -> Allowed:
     """Masks as the ids in them."""
-    return {key: mask if isinstance(mask, str) else _ids_in(mask) for key, mask in masks.items()}
+    return {
+        key: mask if isinstance(mask, Failure) else _ids_in(mask) for key, mask in masks.items()
+    }
 
 
 def _ids_in(mask: bytes) -> Ids:
@@ -76,7 +78,7 @@ class PackedMasks:
         bound = {row: r.seq_id for row, r in enumerate(requests) if r.matcher} if masks else {}
         found = {row: masks[seq_id] for row, seq_id in bound.items()}
         packed = {row: mask for row, mask in found.items() if isinstance(mask, bytes)}
-        self.failed = {row for row, mask in found.items() if isinstance(mask, str)}
+        self.failed = {row for row, mask in found.items() if isinstance(mask, Failure)}
         """Rows whose grammar cannot go on."""
         size = -(-vocab_size // 16) * 2
         self._bits = np.frombuffer(

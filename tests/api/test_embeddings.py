@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, BadRequestError
 
-from engine.outputs import CandidateFinished, EngineEvent, FinishReason, KVUsage, Timings, Usage
+from engine.outputs import (
+    CandidateFinished,
+    EngineEvent,
+    Failure,
+    FinishReason,
+    KVUsage,
+    Timings,
+    Usage,
+)
 from engine.sampling_params import SamplingParams
 from engine.stats import EngineStatus
 from tests.api.conftest import Running, Start
@@ -101,7 +109,9 @@ class FailingStream(FakeEmbeddingStream):
     """A step of its engine fails."""
 
     async def _run(self) -> AsyncIterator[EngineEvent]:
-        yield CandidateFinished(0, FinishReason.ERROR, None, *NUMBERS, error="the step failed")
+        yield CandidateFinished(
+            0, FinishReason.ERROR, None, *NUMBERS, error=Failure("the step failed")
+        )
 
 
 class Failing(FakeEngine):

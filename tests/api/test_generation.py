@@ -10,10 +10,12 @@ import pytest
 from api.access import Access
 from api.generation import GenerationResponse, Job, Prompt
 from api.openai_documents import ChatShape, Head
-from engine.errors import GrammarError, RequestError
+from engine.errors import RequestError
 from engine.outputs import (
     CandidateFinished,
     EngineEvent,
+    Failure,
+    FailureCode,
     FinishReason,
     KVUsage,
     PrefillProgress,
@@ -98,10 +100,13 @@ class Slow(Silent):
     stream_class = EndsLate
 
 
+STEP_FAILED = Failure("the step failed")
+
+
 class FailsAfter(WatchedEngine):
     """The engine dies after `count` events."""
 
-    def __init__(self, count: int, error: str = "the step failed") -> None:
+    def __init__(self, count: int, error: Failure = STEP_FAILED) -> None:
         super().__init__()
         self.count, self.error = count, error
 
@@ -226,12 +231,12 @@ async def test_a_failure_before_the_first_event_is_an_error_response(start: Star
 
 
 async def test_a_grammar_that_is_too_much_is_the_clients_fault(start: Start) -> None:
-    running = await start(FailsAfter(0, str(GrammarError("too many expressions"))))
+    running = await start(FailsAfter(0, Failure("too many expressions", FailureCode.GRAMMAR)))
     async with running.http() as http:
         response = await http.post("/v1/chat/completions", json=CHAT)
     assert response.status_code == 400
     assert response.json()["error"] == {
-        "message": "the grammar cannot go on: too many expressions",
+        "message": "too many expressions",
         "type": "invalid_request_error",
         "param": None,
         "code": "grammar_failed",

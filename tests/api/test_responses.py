@@ -8,7 +8,7 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 from pydantic import BaseModel
 
-from engine.outputs import CandidateFinished, FinishReason
+from engine.outputs import CandidateFinished, Failure, FinishReason
 from engine.sampling_params import SamplingParams
 from tests.api.conftest import Running, Start
 from tests.fake_engine import FakeEngine
@@ -236,7 +236,7 @@ async def test_a_failure_in_the_middle_of_a_stream_is_an_event(
     def fail(self: FakeStream, index: int, tokens: int, reason: Any, started: float) -> Any:
         end = finished(self, index, tokens, FinishReason.STOP, started)
         return CandidateFinished(
-            0, FinishReason.ERROR, None, end.usage, end.timings, end.kv, "it broke"
+            0, FinishReason.ERROR, None, end.usage, end.timings, end.kv, Failure("it broke")
         )
 
     finished = FakeStream._finished

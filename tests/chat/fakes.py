@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from engine.outputs import (
     CandidateFinished,
     EngineEvent,
+    Failure,
     FinishReason,
     KVUsage,
     PrefillProgress,
@@ -92,7 +93,7 @@ class ManualStream:
                 Usage(3, 2, 1),
                 Timings(0.0, 1.0, 2.0, 3.0, 4.0, 1.0),
                 KVUsage(1, 2, 3, 0.5),
-                error,
+                None if error is None else Failure(error),
             )
         )
         if not self._live:

@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 
 from engine.beam_params import BeamParams
 from engine.errors import RequestError
-from engine.outputs import FinishReason, ScoredToken, SequenceEnd, StepOutput
+from engine.outputs import Failure, FinishReason, ScoredToken, SequenceEnd, StepOutput
 from engine.pooling import StateSum
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler
@@ -263,7 +263,7 @@ class EngineLife(RuleBasedStateMachine):
         request, text = self.accepted[key[0]], self.texts[key]
         assert end.usage.prompt_tokens == len(request.prompt_token_ids)
         assert end.usage.completion_tokens == len(text)
-        assert end.error in (None, "broken"), end.error
+        assert end.error in (None, Failure("broken")), end.error
         if request.params.beams is not None:
             self._check_answer(request, key[1], end)
             return

@@ -38,7 +38,8 @@ async def test_a_failed_step_ends_those_in_it_and_the_engine_goes_on() -> None:
         events = await read(rig.submit([1, 2], SamplingParams(n=2)))
         for end in ends_of(events).values():
             assert end.finish_reason is FinishReason.ERROR
-            assert "out of memory" in (end.error or "")
+            assert end.error is not None
+            assert "out of memory" in end.error.message
         assert rig.live_blocks() == 0
         assert rig.engine.status.state == "ready"
         after = await read(rig.submit([1, 2], SamplingParams(max_tokens=3)))
@@ -57,7 +58,8 @@ async def test_an_engine_that_cannot_go_on_dies_and_tells_everybody(error: Excep
         for events in await asyncio.gather(*map(read, streams)):
             (end,) = ends_of(events).values()
             assert end.finish_reason is FinishReason.ERROR
-            assert str(error) in (end.error or "")
+            assert end.error is not None
+            assert str(error) in end.error.message
             assert end.usage.prompt_tokens == 12
         with pytest.raises(EngineDeadError, match=str(error)):
             await rig.engine.block_map()

@@ -8,7 +8,7 @@ import pytest
 
 from engine.beam_params import BeamParams
 from engine.errors import RequestError
-from engine.outputs import FinishReason
+from engine.outputs import Failure, FinishReason
 from engine.sequence import Request, Sequence
 from tests.beams import expected_answers, num_blocks
 from tests.fakes import EOS_TOKEN_ID, Harness
@@ -346,7 +346,7 @@ def test_a_failed_step_ends_the_whole_search(num_steps: int) -> None:
     engine.steps(num_steps)
     engine.scheduler.schedule()
     engine.take(engine.scheduler.fail_step("broken"))
-    assert [engine.ends[0, i].error for i in range(request.params.n)] == ["broken", "broken"]
+    assert [engine.ends[0, i].error for i in range(request.params.n)] == [Failure("broken")] * 2
     assert engine.num_live_blocks == 0
     engine.scheduler.check_integrity()
 

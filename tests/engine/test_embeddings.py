@@ -8,6 +8,7 @@ from engine.errors import RequestError
 from engine.outputs import (
     CandidateFinished,
     Embedding,
+    Failure,
     FinishReason,
     ModelRunnerOutput,
     PrefillProgress,
@@ -140,7 +141,7 @@ def test_states_that_are_no_numbers_are_an_error() -> None:
         engine.take(engine.scheduler.update(plan, ModelRunnerOutput({}, sums)))
     assert engine.embeddings == {}
     assert engine.ends[0, 0].reason is FinishReason.ERROR
-    assert engine.ends[0, 0].error == "the model's states are not finite numbers"
+    assert engine.ends[0, 0].error == Failure("the model's states are not finite numbers")
     assert engine.num_live_blocks == 0
 
 

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from engine.engine_core import EngineCore
-from engine.outputs import FinishReason, ModelRunnerOutput, SchedulerOutput, StepOutput
+from engine.outputs import Failure, FinishReason, ModelRunnerOutput, SchedulerOutput, StepOutput
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler
 from engine.sequence import Request
@@ -94,7 +94,7 @@ def test_engine_goes_on_after_a_failed_step() -> None:
     with pytest.raises(RuntimeError, match="broken"):
         core.step()
     ends = [output.end for output in core.fail_step("broken")]
-    assert [end and end.error for end in ends] == ["broken", "broken"]
+    assert [end and end.error for end in ends] == [Failure("broken")] * 2
     assert not core.has_work
     runner.is_broken = False
     core.add_request(request(1))
@@ -109,8 +109,6 @@ def test_engine_that_cannot_go_on_ends_everything() -> None:
         core.step()
     ended = core.fail_all("dead")
     assert [(output.request_id, output.end and output.end.error) for output in ended] == [
-        (0, "dead"),
-        (1, "dead"),
-        (2, "dead"),
+        (i, Failure("dead")) for i in range(3)
     ]
     assert not core.has_work

@@ -12,7 +12,7 @@ import torch
 
 from engine.beam_params import BeamParams
 from engine.errors import GrammarError
-from engine.outputs import SampledToken, SampleRequest
+from engine.outputs import Failure, FailureCode, SampledToken, SampleRequest
 from engine.sampler import Floats, Sampler, adjust_logits, draw, keep_nucleus, seeded_uniform
 from engine.sampling_params import SamplingParams
 
@@ -308,6 +308,9 @@ def test_a_beam_search_gets_its_candidates_of_the_raw_distribution_and_draws_not
 # --- grammars ------------------------------------------------------------------------------------
 
 
+NO_WAY_ON = Failure("the grammar cannot go on: no way on", FailureCode.GRAMMAR)
+
+
 class FixedMatcher:
     """Allows the same ids at every position, or gives up."""
 
@@ -382,4 +385,4 @@ def test_a_grammar_that_gives_up_is_told_and_does_not_touch_its_neighbours() -> 
     ]
     drawn = draw_all(torch.tensor([[0.0, 1.0]]).expand(3, -1), asked)
     assert [token.token_id for token in drawn] == [1, -1, 0]
-    assert [token.error for token in drawn] == [None, "the grammar cannot go on: no way on", None]
+    assert [token.error for token in drawn] == [None, NO_WAY_ON, None]

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from engine.errors import RequestError
-from engine.outputs import FinishReason, ModelRunnerOutput, SampledToken
+from engine.outputs import Failure, FinishReason, ModelRunnerOutput, SampledToken
 from engine.sequence import Request
+from tests.engine.test_sampler import NO_WAY_ON
 from tests.fakes import EOS_TOKEN_ID, Harness
 
 
@@ -273,7 +274,9 @@ def test_no_step_possible_is_logged_once_and_ends_the_head(
             output = engine.runner.execute(plan) if plan.scheduled else ModelRunnerOutput({})
             engine.take(engine.scheduler.update(plan, output))
     assert len(caplog.records) == 1
-    assert "8 blocks are needed, 3 of 10 are available" in (engine.ends[1, 0].error or "")
+    failure = engine.ends[1, 0].error
+    assert failure is not None
+    assert "8 blocks are needed, 3 of 10 are available" in failure.message
     assert [engine.ends[key].reason for key in [(0, 0), (0, 1), (1, 0)]] == ["error"] * 3
     assert len(engine.texts[2, 0]) == 4
 
@@ -287,7 +290,7 @@ def test_failed_step_ends_what_was_in_it_and_nothing_else() -> None:
     engine.scheduler.schedule()
     engine.take(engine.scheduler.fail_step("out of memory"))
     engine.scheduler.check_integrity()
-    assert [engine.ends[0, i].error for i in range(3)] == ["out of memory"] * 3
+    assert [engine.ends[0, i].error for i in range(3)] == [Failure("out of memory")] * 3
     assert engine.num_live_blocks == 0
     engine.run()
     assert len(engine.texts[1, 0]) == 8
@@ -309,7 +312,7 @@ def test_fail_all_ends_everything_once() -> None:
     engine.scheduler.schedule()
     engine.take(engine.scheduler.fail_all("dead"))
     assert {(key, end.error) for key, end in engine.ends.items()} == {
-        ((request, index), "dead") for request, n in ((0, 3), (1, 2)) for index in range(n)
+        ((request, index), Failure("dead")) for request, n in ((0, 3), (1, 2)) for index in range(n)
     }
     engine.scheduler.check_integrity()
     assert engine.num_live_blocks == 0
@@ -335,9 +338,9 @@ def test_a_sequence_for_which_nothing_can_be_drawn_ends_alone() -> None:
     engine = Harness()
     engine.add(prompt(5), n=2)
     plan = engine.scheduler.schedule()
-    drawn = {**engine.runner.execute(plan).samples, 1: SampledToken(-1, error="no way on")}
+    drawn = {**engine.runner.execute(plan).samples, 1: SampledToken(-1, error=NO_WAY_ON)}
     engine.take(engine.scheduler.update(plan, ModelRunnerOutput(drawn)))
-    assert (engine.ends[0, 1].reason, engine.ends[0, 1].error) == ("error", "no way on")
+    assert (engine.ends[0, 1].reason, engine.ends[0, 1].error) == ("error", NO_WAY_ON)
     assert engine.ends[0, 1].usage.completion_tokens == 0
     engine.run()
     assert engine.ends[0, 0].reason == "length"

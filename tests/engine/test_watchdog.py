@@ -49,7 +49,9 @@ def test_first_in_rank_ends_when_nothing_comes_of_the_steps(
         assert not engine.ends
         step_with_lost_progress(engine)
     assert [engine.ends[0, i].reason for i in (0, 1)] == [FinishReason.ERROR] * 2
-    assert (engine.ends[0, 0].error or "").startswith("nothing came of 124 steps: ")
+    failure = engine.ends[0, 0].error
+    assert failure is not None
+    assert failure.message.startswith("nothing came of 124 steps: ")
     (record,) = caplog.records
     assert "request 0: nothing came of 124 steps" in record.getMessage()
     assert "it has computed 0 of 20 tokens" in record.getMessage()
