@@ -35,6 +35,7 @@ from chat.events import (
 )
 from chat.hub import GenerationHub
 from chat.importing import read_conversations
+from chat.owners import RequestOwners
 from chat.portable import export_document, export_list, export_markdown
 from chat.ports import Engine
 from chat.snippets import snippet
@@ -75,12 +76,14 @@ class Conversations:
         hub: GenerationHub,
         bulletin: Bulletin,
         tasks: Tasks,
+        owners: RequestOwners,
     ) -> None:
         self._engine = engine
         self._store = store
         self._hub = hub
         self._bulletin = bulletin
         self._tasks = tasks
+        self._owners = owners
 
     async def list(self, after: str | None = None, limit: int = PAGE_SIZE) -> ConversationList:
         """At most `limit` of them, pinned ones first, then the most recently used; `after` is the `next` of the page before."""
@@ -135,7 +138,9 @@ class Conversations:
         await check_runnable(self._engine, checked.get("sampling", {}))
         change = partial(self._store.update, conversation_id, checked)
         await self._tasks.finish(self._change(conversation_id, change))
-        return await self.item(conversation_id)
+        item = await self.item(conversation_id)
+        self._owners.rename(conversation_id, item.title)
+        return item
 
     async def hide(self, conversation_id: str) -> None:
         """Delete so that it can be restored; what runs in it is stopped first."""

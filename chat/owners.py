@@ -1,14 +1,14 @@
 """Whose an engine's request is: the conversation and the generation that it was started for. Calls of programs have none."""
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MAX_OWNERS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """`title` is the conversation's when the request began; a question about an answer is of no generation."""
+    """`title` is the conversation's; a question about an answer is of no generation."""
 
     conversation_id: str
     generation_id: str | None
@@ -26,6 +26,12 @@ class RequestOwners:
         self._owners[request_id] = owner
         if len(self._owners) > MAX_OWNERS:
             self._owners.popitem(last=False)
+
+    def rename(self, conversation_id: str, title: str) -> None:
+        """A conversation's requests, also those that have ended, are called what it is called."""
+        for request_id, owner in self._owners.items():
+            if owner.conversation_id == conversation_id:
+                self._owners[request_id] = replace(owner, title=title)
 
     def find(self, request_id: int) -> Owner | None:
         """Whose it is, as far as known."""

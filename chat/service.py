@@ -88,7 +88,7 @@ class ChatService:
         self._sampling_task: asyncio.Task[None] | None = None
         self.history = HistoryReader(storage.samples, clock)
         self.conversations = Conversations(
-            engine, self._store, self._hub, self._bulletin, self._tasks
+            engine, self._store, self._hub, self._bulletin, self._tasks, self.owners
         )
 
     async def start(self) -> None:

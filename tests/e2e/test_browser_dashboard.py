@@ -119,6 +119,29 @@ async def test_a_request_is_listed_with_its_life_and_stopped(
     await expect(page.locator(".pt-assistant .pt-note").last).to_have_text(re.compile("Stopped"))
 
 
+async def test_a_renamed_conversation_is_called_by_its_new_name(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await start_long_answer(page, fake_server)
+    await open_dashboard(page)
+    number = await page.locator("tr[data-request]").first.get_attribute("data-request")
+    row = page.locator(f'tr[data-request="{number}"]')
+    await row.locator(".pt-row-name").click()
+    heading = page.locator(".pt-timeline h4")
+    await expect(heading).to_contain_text("Write a long story")
+    rename = "Pageturn.api('PATCH', `conversations/${Pageturn.chat.openId()}`, {title: 'Lamps'})"
+    await page.evaluate(rename)
+    await expect(row.locator(".pt-row-name")).to_have_text("Lamps")
+    await expect(row.get_by_role("button", name="Stop Lamps", exact=True)).to_be_visible()
+    await expect(row.get_by_role("button", name="Open Lamps", exact=True)).to_be_visible()
+    await expect(heading).to_have_text("Lamps")
+    await page.wait_for_function(f"{MAP}.cells[0] >> 14 === 2")
+    await page.evaluate(f"{MAP}.select(0)")
+    await expect(page.locator(".pt-hover")).to_contain_text("Lamps (answer 1, block 1 of it)")
+    await page.get_by_role("tab", name="Chat").click()
+    await stop(page)
+
+
 @pytest.mark.parametrize(
     ("count", "per_cell"), [(16, 1), (1024, 1), (10_000, 1), (20_000, 2), (100_000, 6)]
 )

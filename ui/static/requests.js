@@ -41,7 +41,9 @@
 
     row(item) {
       if (!this.rows.has(item.request_id)) this.rows.set(item.request_id, this.makeRow(item));
-      const { tr, cells, stop, name, swatch } = this.rows.get(item.request_id);
+      const row = this.rows.get(item.request_id);
+      const { tr, cells, stop, name, swatch } = row;
+      this.setName(row, P.requestName(item));
       const isLive = item.state !== "finished";
       const values = [stateOf(item), item.num_candidates, progressOf(item), P.number(item.generated_tokens), P.number(item.cached_tokens), blocksOf(item, isLive), item.tokens_per_second ? item.tokens_per_second.toFixed(1) : "–", P.seconds(item.age_s)];
       values.forEach((value, at) => P.setText(cells[at], String(value)));
@@ -55,14 +57,23 @@
 
     makeRow(item) {
       const { request_id: id } = item;
-      const title = P.requestName(item);
-      const name = h("button", { type: "button", class: "pt-row-name", "aria-controls": "pt-life", title: `What happened to ${title}` }, title);
-      const stop = h("button", { type: "button", class: "pt-button pt-row-stop", "aria-label": `Stop ${title}`, onclick: () => this.stop(item) }, "Stop");
+      const name = h("button", { type: "button", class: "pt-row-name", "aria-controls": "pt-life" });
+      const stop = h("button", { type: "button", class: "pt-button pt-row-stop", onclick: () => this.stop(item) }, "Stop");
       const swatch = h("i", { class: "pt-swatch" });
       const cells = COLUMNS.slice(1).map((label) => h("td", { "data-label": label }));
-      const go = item.conversation_id ? P.iconButton("right", `Open ${title}`, () => P.dashboard.openConversation(item.conversation_id)) : null;
+      const go = item.conversation_id ? P.iconButton("right", "Open", () => P.dashboard.openConversation(item.conversation_id)) : null;
       const onclick = (event) => (event.target.closest("button") ?? name) === name && !hasSelection() && this.toggle(id);
-      return { tr: h("tr", { "data-request": id, onclick }, h("td", {}, h("span", { class: "pt-row-head" }, swatch, name, go, stop)), ...cells), cells, stop, name, swatch };
+      return { tr: h("tr", { "data-request": id, onclick }, h("td", {}, h("span", { class: "pt-row-head" }, swatch, name, go, stop)), ...cells), cells, stop, name, go, swatch };
+    }
+
+    // A conversation may be renamed while its requests are listed.
+    setName({ tr, name, go, stop }, title) {
+      if (name.textContent === title) return;
+      name.textContent = title;
+      name.title = `What happened to ${title}`;
+      stop.setAttribute("aria-label", `Stop ${title}`);
+      for (const key of go ? ["title", "aria-label"] : []) go.setAttribute(key, `Open ${title}`);
+      if (tr.dataset.request === String(this.opened)) this.timeline.rename(title);
     }
 
     toggle(id) {

@@ -48,6 +48,11 @@
       if (!told.error && told.state !== "finished") this.timer = setTimeout(() => this.refresh(id), REFRESH_MS);
     }
 
+    rename(title) {
+      const heading = this.element.querySelector("h4");
+      if (heading) P.setText(heading, title);
+    }
+
     draw(told) {
       const end = Math.max(told.age_s, told.events.at(-1).time_s, 1e-3);
       const most = Math.max(1, ...told.events.map((event) => event.num_blocks));
