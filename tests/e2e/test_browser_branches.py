@@ -160,6 +160,32 @@ async def test_a_jump_that_cannot_be_made_now_is_not_made_later(
     await expect(page.get_by_role("button", name="Next version")).to_be_focused()
 
 
+async def test_a_branch_that_a_search_has_shown_is_left_again_on_wish(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_rivers(page, fake_server)
+    await expect(page.locator(".pt-toast")).to_have_count(0)
+    own = page.locator(f'[data-id="{await page.evaluate("Pageturn.chat.openId()")}"]')
+    search = page.get_by_label("Search conversations")
+    answers, toast = page.locator(".pt-assistant"), page.locator(".pt-toast")
+    await search.fill("elbe")
+    await expect(own.locator("mark")).to_have_text("Elbe")
+    await own.locator(".pt-conversation-open").click()
+    await expect(answers.last).to_be_focused()
+    await expect(toast).to_have_count(0)
+    await search.fill("danube")
+    await expect(own.locator("mark")).to_have_text("Danube")
+    await own.locator(".pt-conversation-open").click()
+    await expect(answers).to_have_count(1)
+    await expect(toast).to_contain_text("Found on another branch of this conversation")
+    await page.locator(".pt-new").click()
+    await toast.get_by_role("button", name="Back").click()
+    await expect(answers).to_have_count(2)
+    await expect(answers.last).to_contain_text("The Elbe.")
+    await expect(answers.last).to_be_focused()
+    await expect(toast).to_have_count(0)
+
+
 async def test_when_everything_is_deleted_the_conversation_can_begin_anew(
     page: Page, fake_server: AppProcess
 ) -> None:

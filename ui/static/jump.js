@@ -16,8 +16,18 @@
       P.found.mark(node, goal.words);
     } else if (!goal.asked) {
       goal.asked = true;
-      if (!(await P.chat.select(goal.message)) && wanted === goal) wanted = null;
+      if (await P.chat.select(goal.message)) offerBack(goal, view.conversation.head_id);
+      else if (wanted === goal) wanted = null;
     }
+  }
+
+  // Who asks for words, and not for a branch, is told when another one is shown for them.
+  function offerBack({ conversation, words }, head) {
+    if (!words.length || !head) return;
+    P.toast("Found on another branch of this conversation, which is shown now", "Back", () => {
+      P.chat.open(conversation);
+      to(conversation, head);
+    });
   }
 
   function to(conversation, message, words = []) {
