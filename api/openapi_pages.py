@@ -23,6 +23,7 @@ from chat.events import (
     ConversationList,
     ConversationTree,
     FoundList,
+    Imported,
     Outline,
     Residency,
 )
@@ -94,7 +95,12 @@ def _conversations() -> Operations:
     return {
         ("GET", root): _object("Conversations, newest first", listed, query=paging),
         ("POST", f"{root}/import"): _object(
-            "Conversations from an export", status=201, body=ANY_OBJECT, refusals=READING
+            "Conversations from an export",
+            view(Imported),
+            status=201,
+            query={"again": {"type": "boolean"}},
+            body=ANY_OBJECT,
+            refusals=READING,
         ),
         ("GET", f"{root}/export"): Operation(
             summary="All conversations as a file",

@@ -13,6 +13,7 @@ from chat.events import (
     ConversationList,
     ConversationTree,
     FoundList,
+    Imported,
     Outline,
     Residency,
 )
@@ -41,6 +42,7 @@ VIEWS = (
     Counters,
     FoundList,
     GpuLoad,
+    Imported,
     InternalFragmentation,
     ModelInfo,
     Outline,

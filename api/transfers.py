@@ -15,21 +15,23 @@ from api.conversations import Store
 from api.large_json import parse_large_json, take_apart
 from api.queries import refuse_repeats
 from chat.portable import file_name
+from chat.wire import to_wire
 
 Format = Annotated[Literal["json", "markdown"], Query(alias="format")]
 router = APIRouter(prefix="/api/conversations", dependencies=[Depends(refuse_repeats)])
 
 
 @router.post("/import")
-async def import_conversations(store: Store, request: Request) -> JSONResponse:
-    """New conversations from an export of ours, of ChatGPT or of Open WebUI."""
+async def import_conversations(store: Store, request: Request, again: bool = False) -> JSONResponse:
+    """New conversations from an export of ours, of ChatGPT or of Open WebUI; with `again` also of what is here already."""
+    take_in = store.import_again if again else store.import_document
     with _without_collector():
         document = await asyncio.to_thread(parse_large_json, await request.body())
         try:
-            ids = await store.import_document(document)
+            imported = await take_in(document)
         finally:
             await asyncio.to_thread(take_apart, document)
-    return JSONResponse({"conversation_ids": ids}, 201)
+    return JSONResponse(to_wire(imported), 201)
 
 
 @router.get("/export")

@@ -172,7 +172,7 @@ def tree(num_messages: int, path_length: int) -> dict[str, Any]:
 
 async def imported(page: Page, document: dict[str, Any]) -> str:
     """The id of the conversation that the page makes of a file."""
-    send = "(file) => Pageturn.api('POST', 'conversations/import', file)"
+    send = "(file) => Pageturn.api('POST', 'conversations/import?again=true', file)"
     return (await page.evaluate(send, document))["conversation_ids"][0]
 
 

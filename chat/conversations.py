@@ -20,6 +20,7 @@ from chat.bulletin import Bulletin
 from chat.changes import check_runnable, checked_changes
 from chat.errors import NotFoundError
 from chat.events import (
+    AlreadyHere,
     BranchChange,
     ConversationDetail,
     ConversationItem,
@@ -28,6 +29,7 @@ from chat.events import (
     ConversationView,
     FoundConversation,
     FoundList,
+    Imported,
     Message,
     Outline,
     OutlineNode,
@@ -45,7 +47,14 @@ from chat.turns import MAX_TITLE_LENGTH
 from engine.errors import RequestError
 from storage.conversations import ConversationStore
 from storage.errors import MissingRowError
-from storage.records import ChangedBranch, ConversationRecord, Hit, MessageRecord, OutlineRow
+from storage.records import (
+    ChangedBranch,
+    ConversationRecord,
+    Hit,
+    MessageRecord,
+    OutlineRow,
+    StoredImport,
+)
 from storage.search import words_of
 from storage.tree import MessageTree
 
@@ -185,13 +194,27 @@ class Conversations:
         """All conversations as a ZIP archive of texts to read, in pieces."""
         return export_archive(_each(await self._all_ids(), self.view))
 
-    async def import_document(self, document: object) -> tuple[str, ...]:
-        """Store what a parsed file holds, all or nothing; returns the new ids. Raises RequestError with the field's path."""
+    async def import_document(self, document: object) -> Imported:
+        """Store what a parsed file holds and is not here yet, or nothing. Raises RequestError with the field's path."""
+        imported = await asyncio.to_thread(read_conversations, document)
+        return self._imported(await self._tasks.finish(self._store.add_new_imports(imported)))
+
+    async def import_again(self, document: object) -> Imported:
+        """Store everything that a parsed file holds, whether it is here already or not; raises as `import_document` does."""
         imported = await asyncio.to_thread(read_conversations, document)
         ids = await self._tasks.finish(self._store.add_imports(imported))
-        for conversation_id in ids:
+        return self._imported([StoredImport(each, True) for each in ids])
+
+    def _imported(self, stored: Sequence[StoredImport]) -> Imported:
+        new = tuple(each.conversation_id for each in stored if each.is_new)
+        for conversation_id in new:
             self._bulletin.mark(conversation_id)
-        return ids
+        twins = (
+            AlreadyHere(position, each.conversation_id)
+            for position, each in enumerate(stored)
+            if not each.is_new
+        )
+        return Imported(new, tuple(twins))
 
     async def _all_ids(self) -> Sequence[str]:
         """Of all conversations, in the list's order."""

@@ -252,6 +252,22 @@ class FoundList:
 
 
 @dataclass(frozen=True, slots=True)
+class AlreadyHere:
+    """A conversation of a file, by its place in it from 0, that was not imported, and which one it is here."""
+
+    position: int
+    conversation_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What a file has brought."""
+
+    conversation_ids: tuple[str, ...]
+    already_here: tuple[AlreadyHere, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class BranchChange:
     """A branch was deleted or restored: how many messages it has, and what its conversation shows now."""
 

@@ -5,6 +5,7 @@ metadata}. `current_node` is the leaf on show. Words to and from tools are left 
 """
 
 from chat.fields import Fields
+from chat.import_origin import origin_of
 from chat.import_tree import Links, Said, head_of, imported_title, read_tree
 from chat.texts import check_pairs, without_nul
 from storage.records import ImportedConversation
@@ -16,8 +17,11 @@ _ROLES = ("system", "user", "assistant", "tool")
 def read_chatgpt(conversation: Fields) -> ImportedConversation:
     """Check one conversation. Raises RequestError with the field's path."""
     tree = read_tree(conversation.children("mapping"), _LINKS, _read_node)
+    title = imported_title(conversation, tree)
+    own_id = conversation.get("conversation_id") or conversation.get("id")
+    names = ("chatgpt", own_id or (title, conversation.get("create_time")))
     return ImportedConversation(
-        title=imported_title(conversation, tree),
+        title=title,
         system_prompt=tree.system_prompt,
         sampling={},
         pinned=False,
@@ -25,6 +29,7 @@ def read_chatgpt(conversation: Fields) -> ImportedConversation:
         messages=tree.messages,
         created_at=conversation.seconds("create_time"),
         updated_at=conversation.seconds("update_time"),
+        origin=origin_of(names, tree.messages),
     )
 
 

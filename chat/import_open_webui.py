@@ -5,6 +5,7 @@ show. `chat.params.system` is the system prompt.
 """
 
 from chat.fields import Fields
+from chat.import_origin import origin_of
 from chat.import_tree import ImportedTree, Links, Said, head_of, imported_title, read_tree
 from chat.turns import check_system_prompt
 from storage.records import ImportedConversation
@@ -18,9 +19,10 @@ def read_open_webui(conversation: Fields) -> ImportedConversation:
     chat = conversation.child("chat")
     history = chat.child("history")
     tree = read_tree(history.children("messages"), _LINKS, _read_message)
-    titled = conversation if conversation.get("title") else chat
+    title = imported_title(conversation if conversation.get("title") else chat, tree)
+    names = ("open webui", conversation.get("id") or (title, conversation.get("created_at")))
     return ImportedConversation(
-        title=imported_title(titled, tree),
+        title=title,
         system_prompt=_system_prompt(chat, tree),
         sampling={},
         pinned=conversation.get("pinned") is True,
@@ -28,6 +30,7 @@ def read_open_webui(conversation: Fields) -> ImportedConversation:
         messages=tree.messages,
         created_at=conversation.seconds("created_at"),
         updated_at=conversation.seconds("updated_at"),
+        origin=origin_of(names, tree.messages),
     )
 
 

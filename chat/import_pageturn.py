@@ -1,6 +1,7 @@
 """Reads our own export: what chat/portable.py writes, from this version and older ones."""
 
 from chat.fields import Fields
+from chat.import_origin import origin_of
 from chat.turns import check_kept_sampling, check_system_prompt, check_title
 from storage.records import WHEN_FULL, ImportedConversation, ImportedMessage
 
@@ -22,8 +23,10 @@ def read_pageturn(document: Fields) -> ImportedConversation:
     sampling = conversation.mapping("sampling") or {}
     check_kept_sampling(sampling, conversation.path_of("sampling"))
     system_prompt = conversation.optional_text("system_prompt")
+    title = check_title(conversation.get("title"), conversation.path_of("title"))
+    names = tuple(positions) or (title, conversation.get("created_at"))
     return ImportedConversation(
-        title=check_title(conversation.get("title"), conversation.path_of("title")),
+        title=title,
         system_prompt=check_system_prompt(system_prompt, conversation.path_of("system_prompt")),
         when_full=conversation.choice("when_full", (None, *WHEN_FULL)) or WHEN_FULL[0],
         sampling=sampling,
@@ -32,6 +35,7 @@ def read_pageturn(document: Fields) -> ImportedConversation:
         messages=messages,
         created_at=conversation.time("created_at"),
         updated_at=conversation.time("updated_at"),
+        origin=origin_of(names, messages),
     )
 
 
@@ -59,4 +63,5 @@ def _read_message(fields: Fields, position: int, positions: dict[str, int]) -> I
         usage=fields.mapping("usage"),
         timings=fields.mapping("timings"),
         kv=fields.mapping("kv"),
+        own_id=own_id,
     )

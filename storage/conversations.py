@@ -16,7 +16,7 @@ from storage.branches import hide_branch, restore_branch
 from storage.database import Database
 from storage.duplicating import duplicate
 from storage.errors import MissingRowError
-from storage.importing import add_imports
+from storage.importing import add_imports, add_new_imports
 from storage.listing import list_page, record_of
 from storage.models import GENERATING, Conversation, Message
 from storage.neighbours import load_neighbours
@@ -32,6 +32,7 @@ from storage.records import (
     NewTurn,
     OutlineRow,
     PathMessage,
+    StoredImport,
     StoredTurn,
 )
 from storage.rows import (
@@ -281,6 +282,16 @@ class ConversationStore:
 
         async def work(session: AsyncSession) -> tuple[str, ...]:
             return await add_imports(session, imported)
+
+        return await self._database.write(work)
+
+    async def add_new_imports(
+        self, imported: Sequence[ImportedConversation]
+    ) -> tuple[StoredImport, ...]:
+        """The same, of those alone that are not here yet (storage/twins.py)."""
+
+        async def work(session: AsyncSession) -> tuple[StoredImport, ...]:
+            return await add_new_imports(session, imported)
 
         return await self._database.write(work)
 

@@ -16,7 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from storage.ids import new_id
 from storage.models import Conversation, Message
-from storage.records import ImportedConversation, ImportedMessage
+from storage.records import ImportedConversation, ImportedMessage, StoredImport
+from storage.twins import find_twins
 
 Batch = tuple[list[dict[str, Any]], list[dict[str, Any]]]
 """Rows of conversations, and of their messages."""
@@ -37,6 +38,21 @@ async def add_imports(
             await session.execute(insert(Message), messages[start : start + ROWS_PER_STATEMENT])
         ids += [row["id"] for row in conversations]
     return tuple(ids)
+
+
+async def add_new_imports(
+    session: AsyncSession, imported: Sequence[ImportedConversation]
+) -> tuple[StoredImport, ...]:
+    """Store those that are not here yet; tells of each where it is."""
+    twins = await find_twins(session, imported)
+    new = [each for position, each in enumerate(imported) if position not in twins]
+    new_ids = iter(await add_imports(session, new))
+    return tuple(
+        StoredImport(twins[position], False)
+        if position in twins
+        else StoredImport(next(new_ids), True)
+        for position in range(len(imported))
+    )
 
 
 def _batches(imported: Sequence[ImportedConversation], now: datetime) -> Iterator[Batch]:
@@ -63,6 +79,7 @@ def _conversation_row(imported: ImportedConversation, now: datetime) -> dict[str
         "when_full": imported.when_full,
         "sampling": dict(imported.sampling),
         "pinned": imported.pinned,
+        "origin": imported.origin,
         "created_at": min(now, imported.created_at or now),
         "updated_at": min(now, imported.updated_at or now),
     }
@@ -106,5 +123,5 @@ def _head_path(imported: ImportedConversation) -> list[int]:
 
 def _columns(message: ImportedMessage) -> dict[str, Any]:
     columns = asdict(message)
-    del columns["parent"]
+    del columns["parent"], columns["own_id"]
     return columns

@@ -33,7 +33,7 @@ class Base(DeclarativeBase):
 
 
 class Conversation(Base):
-    """One conversation. `deleted_at` hides it; only a purge removes the row."""
+    """One conversation. `deleted_at` hides it; only a purge removes the row. `origin`: what an import was made from."""
 
     __tablename__ = "conversations"
 
@@ -49,8 +49,9 @@ class Conversation(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
     deleted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    origin: Mapped[str | None] = mapped_column(_Id)
 
-    __table_args__ = (Index(None, "pinned", "updated_at", "id"),)
+    __table_args__ = (Index(None, "pinned", "updated_at", "id"), Index(None, "origin"))
 
 
 class Message(Base):

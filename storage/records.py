@@ -187,7 +187,10 @@ class AnswerEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedMessage:
-    """A message of an imported conversation; `parent` is the position of its parent among the messages, which is smaller."""
+    """A message of an imported conversation; `parent` is the position of its parent among the messages, which is smaller.
+
+    `own_id` is its id where a database of ours has written the file.
+    """
 
     parent: int | None
     role: str
@@ -204,11 +207,15 @@ class ImportedMessage:
     usage: Json | None = None
     timings: Json | None = None
     kv: Json | None = None
+    own_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedConversation:
-    """A conversation to store under new ids; `head` is a position among `messages`. Without times it is from now."""
+    """A conversation to store under new ids; `head` is a position among `messages`. Without times it is from now.
+
+    `origin` tells it, as it is in its file, from all others; 32 digits.
+    """
 
     title: str
     system_prompt: str | None
@@ -219,6 +226,15 @@ class ImportedConversation:
     created_at: datetime | None = None
     updated_at: datetime | None = None
     when_full: str = WHEN_FULL[0]
+    origin: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredImport:
+    """Where a conversation of a file is now; not `is_new`: it was here before."""
+
+    conversation_id: str
+    is_new: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

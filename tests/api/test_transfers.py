@@ -17,9 +17,15 @@ async def test_one_file_with_everything_and_back(running: Running) -> None:
         assert exported.headers["content-type"] == "application/json"
         assert exported.headers["content-disposition"].startswith('attachment; filename="pageturn-')
         assert len(exported.json()["conversations"]) == 2
-        imported = await http.post("/api/conversations/import", content=exported.content)
+        here = [item["id"] for item in (await http.get("/api/conversations")).json()["items"]]
+        known = await http.post("/api/conversations/import", content=exported.content)
+        twins = [{"position": i, "conversation_id": id_} for i, id_ in enumerate(here)]
+        assert known.json() == {"conversation_ids": [], "already_here": twins}
+        path = "/api/conversations/import?again=true"
+        imported = await http.post(path, content=exported.content)
         assert imported.status_code == 201
         assert len(imported.json()["conversation_ids"]) == 2
+        assert imported.json()["already_here"] == []
         assert len((await http.get("/api/conversations")).json()["items"]) == 4
         archive = await http.get("/api/conversations/export?format=markdown")
         assert archive.headers["content-type"] == "application/zip"

@@ -1,11 +1,16 @@
-"""Conversations as other programs export them, small and made up; tests break them one field at a time."""
+"""Conversations as other programs export them, small and made up; tests break them one field at a time.
 
+Each has an id of its own, as if it were exported for the first time.
+"""
+
+import uuid
 from typing import Any
 
 
 def chatgpt() -> dict[str, Any]:
     """A question with two answers, of which the second is on show; a tool call and a hidden message in between."""
     return {
+        "conversation_id": str(uuid.uuid4()),
         "title": "Bread",
         "create_time": 1_700_000_000.5,
         "update_time": 1_700_000_100,
@@ -45,7 +50,7 @@ def open_webui() -> dict[str, Any]:
         "c": _message("c", "q2", [], "assistant", "The Elbe."),
     }
     return {
-        "id": "1",
+        "id": str(uuid.uuid4()),
         "title": "Rivers",
         "created_at": 1_700_000_000,
         "updated_at": 1_700_000_200,

@@ -242,7 +242,7 @@ async def test_an_answer_without_ids_is_cut_as_its_text_is_encoded(
 ) -> None:
     first, _ = await answered(chat, engine, "one two")
     document = await exported(chat, first.conversation_id)
-    (imported_id,) = await chat.conversations.import_document(document)
+    (imported_id,) = (await chat.conversations.import_again(document)).conversation_ids
     view = await chat.conversations.view(imported_id)
     assert (await chat.answers.tokens(view.messages[1].id)).ids == tuple(b"one two")
     started = await chat.continue_answer(view.messages[1].id, 4)

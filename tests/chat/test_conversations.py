@@ -138,7 +138,7 @@ async def test_an_export_can_be_imported_again(chat: ChatService, conversation_i
         conversation_id, {"system_prompt": "hm", "sampling": {"top_k": 3}, "pinned": True}
     )
     document = await exported(chat, conversation_id)
-    (copy_id,) = await chat.conversations.import_document(document)
+    (copy_id,) = (await chat.conversations.import_again(document)).conversation_ids
     assert copy_id != conversation_id
     again = await exported(chat, copy_id)
     assert shape(again) == shape(document)
@@ -224,7 +224,7 @@ async def test_an_answer_exported_while_streaming_is_imported_as_interrupted(
 ) -> None:
     started = await chat.send("hi")
     document = await exported(chat, started.conversation_id)
-    (copy_id,) = await chat.conversations.import_document(document)
+    (copy_id,) = (await chat.conversations.import_again(document)).conversation_ids
     reply = (await chat.conversations.view(copy_id)).messages[1]
     assert reply.status == "interrupted"
 
@@ -254,7 +254,7 @@ async def test_a_wide_tree_is_told_in_proportion_to_its_messages(chat: ChatServi
     messages = [message | {"status": "done"} for message in [question, *answers]]
     head = {"format": "pageturn.conversation", "version": 1}
     document = head | {"conversation": conversation, "messages": messages}
-    (conversation_id,) = await chat.conversations.import_document(document)
+    (conversation_id,) = (await chat.conversations.import_again(document)).conversation_ids
     tree = to_wire(await chat.conversations.tree(conversation_id))
     assert len(tree["messages"]) == 301
     assert max(len(json.dumps(message)) for message in tree["messages"]) < 1000

@@ -240,13 +240,13 @@ async def test_hostile_texts_and_titles_go_in_and_come_out_as_they_are(chat: Cha
         else:
             document["mapping"]["a1"]["message"]["content"]["parts"] = [text]
         documents.append(document)
-    ids = await chat.conversations.import_document(documents)
+    ids = (await chat.conversations.import_document(documents)).conversation_ids
     for text, conversation_id in zip(TEXTS, ids, strict=True):
         tree = await chat.conversations.tree(conversation_id)
         assert text in [message.content for message in tree.messages]
     exported = b"".join([piece async for piece in await chat.conversations.export_all_json()])
-    again = await chat.conversations.import_document(json.loads(exported))
-    assert len(again) == len(TEXTS)
+    again = await chat.conversations.import_again(json.loads(exported))
+    assert len(again.conversation_ids) == len(TEXTS)
 
 
 async def test_nothing_is_stored_of_a_file_with_one_fault(chat: ChatService) -> None:

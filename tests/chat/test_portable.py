@@ -41,7 +41,7 @@ async def test_all_as_json_can_be_imported_again(chat: ChatService) -> None:
     exported = b"".join([piece async for piece in await chat.conversations.export_all_json()])
     document = json.loads(exported)
     assert [d["conversation"]["title"] for d in document["conversations"]] == ["Rivers", "Bread"]
-    copies = await chat.conversations.import_document(document)
+    copies = (await chat.conversations.import_again(document)).conversation_ids
     assert len(copies) == 2
     shown = await chat.conversations.view(copies[0])
     assert [m.content for m in shown.messages][-1] == "The Elbe."

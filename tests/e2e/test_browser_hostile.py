@@ -81,7 +81,7 @@ def imported(server: AppProcess, texts: Sequence[str], title: str) -> str:
         },
         "messages": messages,
     }
-    return server.post("/api/conversations/import", document)["conversation_ids"][0]
+    return server.post("/api/conversations/import?again=true", document)["conversation_ids"][0]
 
 
 async def open_each(page: Page, server: AppProcess) -> None:

@@ -72,7 +72,7 @@
   }
 
   const listEntries = () => [
-    { icon: "open", label: "Import conversations", onclick: P.transfers.chooseFiles },
+    { icon: "open", label: "Import conversations", note: P.transfers.SOURCES, onclick: P.transfers.chooseFiles },
     { icon: "save", label: "Export all as JSON", onclick: () => P.transfers.download("export?format=json") },
     { icon: "save", label: "Export all as Markdown", onclick: () => P.transfers.download("export?format=markdown") },
   ];

@@ -30,10 +30,10 @@
     event.stopPropagation();
   }
 
-  function entryOf({ icon, label, checked, onclick }) {
+  function entryOf({ icon, label, note, checked, onclick }) {
     const role = checked === undefined ? "menuitem" : "menuitemradio";
     const choose = () => (closeMenu(true), onclick());
-    return h("button", { type: "button", role, class: "pt-menu-item", tabindex: -1, "aria-checked": checked === undefined ? null : String(checked), onclick: choose }, icon ? P.icon(icon) : null, h("span", {}, label));
+    return h("button", { type: "button", role, class: "pt-menu-item", tabindex: -1, "aria-checked": checked === undefined ? null : String(checked), onclick: choose }, icon ? P.icon(icon) : null, h("span", {}, label, note ? h("small", {}, note) : null));
   }
 
   function place(anchor) {
@@ -45,7 +45,7 @@
     menu.style.top = `${fits ? below : Math.max(GAP_PX, box.top - menu.offsetHeight - GAP_PX)}px`;
   }
 
-  // `items`: {label, onclick, icon?, checked?}, where `checked` makes it a choice among others; null ones are left out.
+  // `items`: {label, onclick, note?, icon?, checked?}, where `checked` makes it a choice among others; null ones are left out.
   P.openMenu = function (anchor, label, items) {
     const again = opener === anchor;
     closeMenu(false);

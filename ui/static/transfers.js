@@ -4,6 +4,7 @@
 (function (P) {
   const { h } = P;
   const LIMIT_BYTES = 64 * 1024 * 1024;
+  const SOURCES = "From Pageturn, ChatGPT (its conversations.json) or Open WebUI";
   let field, curtain;
   let depth = 0;
 
@@ -30,10 +31,33 @@
     return `${words.charAt(0).toUpperCase()}${words.slice(1)}.`;
   }
 
-  // Resolves with the ids of what one file has brought.
+  // Resolves with what one file has brought.
   async function importFile(file) {
     if (file.size > LIMIT_BYTES) throw new Error(`it has ${P.bytes(file.size)}; at most ${P.bytes(LIMIT_BYTES)} are read`);
-    return (await P.api("POST", "conversations/import", file)).conversation_ids;
+    return P.api("POST", "conversations/import", file);
+  }
+
+  // A document with those of its conversations alone that stand at these places.
+  function parts(document, places) {
+    const isPicked = (_, at) => places.has(at);
+    if (Array.isArray(document)) return document.filter(isPicked);
+    return Array.isArray(document.conversations) ? { ...document, conversations: document.conversations.filter(isPicked) } : document;
+  }
+
+  // What is here already, once more. `twins`: [file, the `already_here` of it].
+  async function importAgain(twins) {
+    const ids = [];
+    try {
+      for (const [file, here] of twins) {
+        const document = parts(JSON.parse(await file.text()), new Set(here.map(({ position }) => position)));
+        ids.push(...(await P.api("POST", "conversations/import?again=true", document)).conversation_ids);
+      }
+    } catch (error) {
+      P.failureToast(`Not imported again: ${error.message}`);
+      return;
+    }
+    if (ids.length === 1) P.conversations.choose(ids[0]);
+    P.toast(`${P.plural(ids.length, "conversation")} imported again.`);
   }
 
   // Stays until it was read: which files, and where in them.
@@ -45,17 +69,30 @@
 
   async function importFiles(files) {
     const ids = [];
+    const twins = [];
     const faults = [];
     for (const file of files) {
       await importFile(file).then(
-        (found) => ids.push(...found),
+        (found) => {
+          ids.push(...found.conversation_ids);
+          if (found.already_here.length) twins.push([file, found.already_here]);
+        },
         (error) => faults.push({ name: file.name, error }),
       );
     }
-    if (ids.length === 1) P.conversations.choose(ids[0]);
-    const done = ids.length ? `${P.plural(ids.length, "conversation")} imported.` : "";
+    const here = twins.flatMap(([, found]) => found);
+    if (ids.length + here.length === 1) P.conversations.choose(ids[0] ?? here[0].conversation_id);
+    const done = resultLine(ids.length, here.length);
     if (faults.length) showFaults(faults, done && `${done} `);
+    else if (here.length) P.toast(done, "Import anyway", () => importAgain(twins));
     else P.toast(done);
+  }
+
+  function resultLine(count, countHere) {
+    const imported = count ? `${P.plural(count, "conversation")} imported.` : "";
+    if (!countHere) return imported;
+    const were = countHere === 1 ? "was" : "were";
+    return count ? `${imported} ${P.number(countHere)} ${were} here already.` : `${P.plural(countHere, "conversation")} ${were} here already; nothing was imported.`;
   }
 
   function chooseFiles() {
@@ -72,7 +109,7 @@
 
   function showCurtain(change) {
     depth = Math.max(0, depth + change);
-    curtain ??= h("div", { class: "pt-curtain", "aria-hidden": "true" }, "Drop a file of conversations to import it");
+    curtain ??= h("div", { class: "pt-curtain", "aria-hidden": "true" }, h("p", {}, "Drop a file of conversations to import it"), h("p", { class: "pt-soft" }, SOURCES));
     if (depth) document.body.append(curtain);
     else curtain.remove();
   }
@@ -87,5 +124,5 @@
     importFiles([...event.dataTransfer.files]);
   });
 
-  P.transfers = { download, chooseFiles };
+  P.transfers = { SOURCES, download, chooseFiles };
 })(window.Pageturn);

@@ -1,0 +1,66 @@
+"""Files of conversations in a real browser: what may be dropped, and what is here already."""
+
+import json
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.chat.exports import chatgpt, open_webui
+from tests.e2e.app_process import AppProcess
+from tests.e2e.browsing import open_page
+from tests.e2e.test_browser_conversations import drop
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+
+
+async def test_what_is_here_already_is_opened_and_imported_only_on_wish(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    toast, opened = page.locator(".pt-toast"), "Pageturn.chat.openId()"
+    file = drop({"rivers.json": json.dumps(open_webui())})
+    await page.evaluate(file)
+    await expect(toast).to_have_text("1 conversation imported.")
+    first = await page.evaluate(opened)
+    await page.locator(".pt-new").click()
+    await page.evaluate(file)
+    await expect(toast).to_contain_text("1 conversation was here already; nothing was imported.")
+    assert await page.evaluate(opened) == first
+    await toast.get_by_role("button", name="Import anyway").click()
+    await expect(toast).to_have_text("1 conversation imported again.")
+    assert await page.evaluate(opened) not in (first, None)
+    await expect(page.locator(".pt-assistant").last).to_contain_text("The Elbe.")
+
+
+async def test_of_several_files_only_what_was_here_is_imported_again(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    toast = page.locator(".pt-toast")
+    known = [open_webui(), chatgpt()]
+    await page.evaluate(drop({"known.json": json.dumps(known)}))
+    await expect(toast).to_have_text("2 conversations imported.")
+    mixed = {"a.json": json.dumps([open_webui(), known[1]]), "b.json": json.dumps(known[0])}
+    await page.evaluate(drop(mixed))
+    await expect(toast).to_contain_text("1 conversation imported. 2 were here already.")
+    asked = page.expect_response(lambda response: "again=true" in response.url)
+    brought: list[str] = []
+    async with asked as response:
+        page.on("request", lambda each: brought.append(each.post_data or ""))
+        await toast.get_by_role("button", name="Import anyway").click()
+    await response.value
+    await expect(toast).to_have_text("2 conversations imported again.")
+    again = [json.loads(each) for each in brought if each]
+    assert again == [[known[1]], known[0]]
+
+
+async def test_what_can_be_imported_is_said_where_one_imports(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    said = "From Pageturn, ChatGPT (its conversations.json) or Open WebUI"
+    await page.get_by_role("button", name="More for all conversations").click()
+    await expect(page.get_by_role("menuitem").first).to_contain_text(said)
+    await page.keyboard.press("Escape")
+    await page.evaluate(drop({"a.json": "{}"}).replace(', "drop"', ""))
+    await expect(page.locator(".pt-curtain")).to_contain_text(said)
