@@ -30,6 +30,22 @@ async def check_runnable(engine: Engine, sampling: Mapping[str, Any]) -> None:
         raise as_sampling_error(error) from error
 
 
+async def runnable_part(
+    engine: Engine, sampling: Mapping[str, Any]
+) -> tuple[dict[str, Any], tuple[RequestError, ...]]:
+    """What of valid sampling the model can be sampled with, and why each field that is left out cannot run."""
+    kept, faults = dict(sampling), []
+    while kept:
+        try:
+            await check_runnable(engine, kept)
+            break
+        except RequestError as error:
+            faults.append(error)
+            name = (error.param or "").removeprefix("sampling.").partition(".")[0].partition("[")[0]
+            kept = {key: value for key, value in kept.items() if key != name and name in kept}
+    return kept, tuple(faults)
+
+
 def _title(value: object) -> str:
     return check_title(value, "title")
 

@@ -13,6 +13,7 @@ from collections.abc import (
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from functools import partial
+from itertools import starmap
 from typing import Any, TypeVar
 
 from chat.archive import export_archive
@@ -30,13 +31,14 @@ from chat.events import (
     FoundConversation,
     FoundList,
     Imported,
+    LeftOut,
     Message,
     Outline,
     OutlineNode,
     ShownMessage,
 )
 from chat.hub import GenerationHub
-from chat.importing import read_conversations
+from chat.importing import fit_to_model, read_conversations
 from chat.owners import RequestOwners
 from chat.portable import export_document, export_list, export_markdown
 from chat.ports import Engine
@@ -51,6 +53,7 @@ from storage.records import (
     ChangedBranch,
     ConversationRecord,
     Hit,
+    ImportedConversation,
     MessageRecord,
     OutlineRow,
     StoredImport,
@@ -59,6 +62,8 @@ from storage.search import words_of
 from storage.tree import MessageTree
 
 Loaded = TypeVar("Loaded")
+Faults = Mapping[int, Sequence[RequestError]]
+"""What the model can never run, by the place of its conversation in a file."""
 
 PAGE_SIZE = 100
 MAX_PAGE_SIZE = 500
@@ -196,25 +201,25 @@ class Conversations:
 
     async def import_document(self, document: object) -> Imported:
         """Store what a parsed file holds and is not here yet, or nothing. Raises RequestError with the field's path."""
-        imported = await asyncio.to_thread(read_conversations, document)
-        return self._imported(await self._tasks.finish(self._store.add_new_imports(imported)))
+        imported, faults = await self._read(document)
+        stored = await self._tasks.finish(self._store.add_new_imports(imported))
+        return self._imported(stored, faults)
 
     async def import_again(self, document: object) -> Imported:
         """Store everything that a parsed file holds, whether it is here already or not; raises as `import_document` does."""
-        imported = await asyncio.to_thread(read_conversations, document)
+        imported, faults = await self._read(document)
         ids = await self._tasks.finish(self._store.add_imports(imported))
-        return self._imported([StoredImport(each, True) for each in ids])
+        return self._imported([StoredImport(each, True) for each in ids], faults)
 
-    def _imported(self, stored: Sequence[StoredImport]) -> Imported:
-        new = tuple(each.conversation_id for each in stored if each.is_new)
-        for conversation_id in new:
+    async def _read(self, document: object) -> tuple[Sequence[ImportedConversation], Faults]:
+        conversations = await asyncio.to_thread(read_conversations, document)
+        return await fit_to_model(self._engine, conversations)
+
+    def _imported(self, stored: Sequence[StoredImport], faults: Faults) -> Imported:
+        imported = _report(stored, faults)
+        for conversation_id in imported.conversation_ids:
             self._bulletin.mark(conversation_id)
-        twins = (
-            AlreadyHere(position, each.conversation_id)
-            for position, each in enumerate(stored)
-            if not each.is_new
-        )
-        return Imported(new, tuple(twins))
+        return imported
 
     async def _all_ids(self) -> Sequence[str]:
         """Of all conversations, in the list's order."""
@@ -306,6 +311,19 @@ async def _each(
     for conversation_id in ids:
         with suppress(NotFoundError):
             yield await load(conversation_id)
+
+
+def _report(stored: Sequence[StoredImport], faults: Faults) -> Imported:
+    new = {i: each.conversation_id for i, each in enumerate(stored) if each.is_new}
+    twins = {i: each.conversation_id for i, each in enumerate(stored) if not each.is_new}
+    left_out = (
+        LeftOut(id_, error.param, error.message)
+        for i, id_ in new.items()
+        for error in faults.get(i, ())
+    )
+    return Imported(
+        tuple(new.values()), tuple(starmap(AlreadyHere, twins.items())), tuple(left_out)
+    )
 
 
 def _outline_node(row: OutlineRow) -> OutlineNode:

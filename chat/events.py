@@ -260,11 +260,21 @@ class AlreadyHere:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A setting of a new conversation that the model can never run, and why."""
+
+    conversation_id: str
+    param: str | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Imported:
     """What a file has brought."""
 
     conversation_ids: tuple[str, ...]
     already_here: tuple[AlreadyHere, ...]
+    settings_left_out: tuple[LeftOut, ...]
 
 
 @dataclass(frozen=True, slots=True)

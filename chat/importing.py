@@ -1,12 +1,18 @@
 """What a file of conversations holds: one or many, of our own export, ChatGPT's or Open WebUI's.
 
-A file is read as a whole before anything is stored: a fault anywhere refuses it, with its place.
+A file is read as a whole before anything is stored: a fault anywhere refuses it, with its place. Settings in it
+that the model here can never run are left out.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
+
+from chat.changes import runnable_part
 from chat.fields import Fields
 from chat.import_chatgpt import read_chatgpt
 from chat.import_open_webui import read_open_webui
 from chat.import_pageturn import FORMAT, VERSION, read_pageturn
+from chat.ports import Engine
 from engine.errors import RequestError
 from storage.records import ImportedConversation
 
@@ -27,6 +33,20 @@ def read_conversations(document: object) -> tuple[ImportedConversation, ...]:
         message = f"the file has {num_messages} messages; at most {MAX_MESSAGES} are read"
         raise RequestError(message, param=None)
     return conversations
+
+
+async def fit_to_model(
+    engine: Engine, conversations: Sequence[ImportedConversation]
+) -> tuple[list[ImportedConversation], dict[int, tuple[RequestError, ...]]]:
+    """The same with what the model can run of their settings, and what is left out, by position."""
+    fitting: list[ImportedConversation] = []
+    faults: dict[int, tuple[RequestError, ...]] = {}
+    for position, each in enumerate(conversations):
+        sampling, faults_of_it = await runnable_part(engine, each.sampling)
+        fitting.append(replace(each, sampling=sampling) if faults_of_it else each)
+        if faults_of_it:
+            faults[position] = faults_of_it
+    return fitting, faults
 
 
 def _items(document: object) -> list[Fields]:

@@ -20,7 +20,11 @@ async def test_one_file_with_everything_and_back(running: Running) -> None:
         here = [item["id"] for item in (await http.get("/api/conversations")).json()["items"]]
         known = await http.post("/api/conversations/import", content=exported.content)
         twins = [{"position": i, "conversation_id": id_} for i, id_ in enumerate(here)]
-        assert known.json() == {"conversation_ids": [], "already_here": twins}
+        assert known.json() == {
+            "conversation_ids": [],
+            "already_here": twins,
+            "settings_left_out": [],
+        }
         path = "/api/conversations/import?again=true"
         imported = await http.post(path, content=exported.content)
         assert imported.status_code == 201

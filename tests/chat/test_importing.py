@@ -10,9 +10,11 @@ import pytest
 from chat import importing
 from chat.importing import read_conversations
 from chat.service import ChatService
-from engine.errors import RequestError
+from engine.errors import EngineNotReadyError, RequestError
+from engine.sampling_params import SamplingParams
 from storage.records import ImportedConversation
 from tests.chat.exports import chatgpt, open_webui
+from tests.chat.fakes import ManualEngine
 from tests.e2e.hostile import LINES, TEXTS
 
 
@@ -91,6 +93,48 @@ def test_a_very_deep_tree_is_read() -> None:
     document["chat"]["history"] = {"messages": messages, "currentId": "4999"}
     (read,) = read_conversations([document])
     assert (len(read.messages), read.head) == (5000, 4999)
+
+
+def with_sampling(sampling: dict[str, Any]) -> dict[str, Any]:
+    """A file of ours without messages."""
+    about = {"title": "t", "pinned": False, "head_id": None, "sampling": sampling}
+    head = {"format": "pageturn.conversation", "version": 1}
+    return head | {"conversation": about, "messages": []}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "kept", "params"),
+    [
+        ({"guided_regex": "(", "top_k": 3}, {"top_k": 3}, ["sampling.guided_regex"]),
+        ({"top_k": 3}, {"top_k": 3}, []),
+        ({"logit_bias": {"999999": 1}, "seed": 1}, {"seed": 1}, ["sampling.logit_bias.999999"]),
+        (
+            {"guided_regex": "a", "ignore_eos": True, "stop_token_ids": [999999]},
+            {"guided_regex": "a"},
+            ["sampling.ignore_eos", "sampling.stop_token_ids[0]"],
+        ),
+    ],
+)
+async def test_settings_that_the_model_cannot_run_are_left_out_and_told(
+    chat: ChatService, sampling: dict[str, Any], kept: dict[str, Any], params: list[str]
+) -> None:
+    imported = await chat.conversations.import_document(with_sampling(sampling))
+    (conversation_id,) = imported.conversation_ids
+    assert (await chat.conversations.view(conversation_id)).conversation.sampling == kept
+    assert [each.param for each in imported.settings_left_out] == params
+    assert {each.conversation_id for each in imported.settings_left_out} <= {conversation_id}
+
+
+async def test_without_a_model_settings_are_kept_for_the_turn_to_refuse(
+    chat: ChatService, engine: ManualEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def not_ready(_: SamplingParams) -> None:
+        raise EngineNotReadyError("loading")
+
+    monkeypatch.setattr(engine, "prepare", not_ready)
+    imported = await chat.conversations.import_document(with_sampling({"guided_regex": "("}))
+    view = await chat.conversations.view(imported.conversation_ids[0])
+    assert view.conversation.sampling == {"guided_regex": "("}
 
 
 Break = Callable[[dict[str, Any]], object]

@@ -8,7 +8,7 @@ from playwright.async_api import Page, expect
 from tests.chat.exports import chatgpt, open_webui
 from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import open_page
-from tests.e2e.test_browser_conversations import drop
+from tests.e2e.test_browser_conversations import drop, many
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 
@@ -52,6 +52,20 @@ async def test_of_several_files_only_what_was_here_is_imported_again(
     await expect(toast).to_have_text("2 conversations imported again.")
     again = [json.loads(each) for each in brought if each]
     assert again == [[known[1]], known[0]]
+
+
+async def test_settings_that_the_model_cannot_run_are_named(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    file = many(1)
+    sampling = {"guided_regex": "(", "logit_bias": {"999999": 1}, "top_k": 3}
+    file["conversations"][0]["conversation"]["sampling"] = sampling
+    file["conversations"][0]["messages"][0]["content"] = "with settings"
+    await page.evaluate(drop({"mine.json": json.dumps(file)}))
+    await expect(page.locator(".pt-toast")).to_have_text(
+        "1 conversation imported. Left out, as this model cannot run it: logit_bias, guided_regex."
+    )
 
 
 async def test_what_can_be_imported_is_said_where_one_imports(

@@ -68,23 +68,23 @@
   }
 
   async function importFiles(files) {
-    const ids = [];
-    const twins = [];
+    const brought = [];
     const faults = [];
     for (const file of files) {
       await importFile(file).then(
-        (found) => {
-          ids.push(...found.conversation_ids);
-          if (found.already_here.length) twins.push([file, found.already_here]);
-        },
+        (found) => brought.push({ file, ...found }),
         (error) => faults.push({ name: file.name, error }),
       );
     }
+    const ids = brought.flatMap((each) => each.conversation_ids);
+    const twins = brought.filter((each) => each.already_here.length).map((each) => [each.file, each.already_here]);
     const here = twins.flatMap(([, found]) => found);
     if (ids.length + here.length === 1) P.conversations.choose(ids[0] ?? here[0].conversation_id);
-    const done = resultLine(ids.length, here.length);
+    const leftOut = leftOutLine(brought.flatMap((each) => each.settings_left_out));
+    const done = `${resultLine(ids.length, here.length)}${leftOut}`;
     if (faults.length) showFaults(faults, done && `${done} `);
     else if (here.length) P.toast(done, "Import anyway", () => importAgain(twins));
+    else if (leftOut) P.failureToast(done);
     else P.toast(done);
   }
 
@@ -93,6 +93,11 @@
     if (!countHere) return imported;
     const were = countHere === 1 ? "was" : "were";
     return count ? `${imported} ${P.number(countHere)} ${were} here already.` : `${P.plural(countHere, "conversation")} ${were} here already; nothing was imported.`;
+  }
+
+  function leftOutLine(faults) {
+    const names = [...new Set(faults.map(({ param }) => param.replace("sampling.", "").split(/[.[]/)[0]))];
+    return names.length ? ` Left out, as this model cannot run it: ${names.join(", ")}.` : "";
   }
 
   function chooseFiles() {
