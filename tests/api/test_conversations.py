@@ -87,8 +87,8 @@ async def test_export_and_import_keep_the_conversation(running: Running) -> None
     async with running.http() as http:
         exported = await http.get(path)
         assert "attachment" in exported.headers["content-disposition"]
-        path = "/api/conversations/import?again=true"
-        imported = await http.post(path, json=exported.json())
+        again = "/api/conversations/import?again=true"
+        imported = await http.post(again, json=exported.json())
         assert imported.status_code == 201
         (copy,) = imported.json()["conversation_ids"]
         assert copy != conversation
