@@ -12,6 +12,7 @@ from tests.kernels.fused_reference import aligned, kernel_function, needs_fused_
 from tests.kernels.guarded_pages import GuardedPages
 
 pytestmark = needs_fused_cpu
+WORDS = RECORD_BYTES // 4
 
 
 def normal(*size: int, seed: int = 0) -> np.ndarray:
@@ -19,20 +20,33 @@ def normal(*size: int, seed: int = 0) -> np.ndarray:
 
 
 def quantised(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers [M, K] int8, records [M, K/32, 5] 32-bit words, and the values they stand for [M, K]."""
-    numbers, records = aligned(x.shape, np.int8), aligned((len(x), x.shape[1] // 32, 5), np.float32)
+    """Numbers [M, K] int8, settled records [M, K/32] of WORDS, and the values they stand for [M, K]."""
+    num_groups = x.shape[1] // 32
+    numbers = aligned(x.shape, np.int8)
+    records = aligned((len(x), num_groups, WORDS), np.float32)
     quantize = kernel_function("quantize_row", *[c_int64] * 4)
+    settle = kernel_function("settle_row", *[c_int64] * 2)
     for row in range(len(x)):
-        quantize(
-            x[row].ctypes.data, numbers[row].ctypes.data, records[row].ctypes.data, x.shape[1] // 32
-        )
+        record = records[row].ctypes.data
+        quantize(x[row].ctypes.data, numbers[row].ctypes.data, record, num_groups)
+        settle(record, num_groups)
     return numbers, records, dequantised(numbers, records)
 
 
+def halves(numbers: np.ndarray) -> np.ndarray:
+    """Stored numbers [..., K] as [..., K/32, 2, 16]: words of the first and of the last 16 stand by turns."""
+    words = numbers.reshape(*numbers.shape[:-1], -1, 4, 2, 4)
+    return words.swapaxes(-3, -2).reshape(*words.shape[:-3], 2, 16)
+
+
 def dequantised(numbers: np.ndarray, records: np.ndarray) -> np.ndarray:
-    """The values that numbers [M, K] stand for, by the two scales of each record."""
-    values = numbers.reshape(*records.shape[:-1], 2, 16) * records[..., :2, None]
-    return values.reshape(numbers.shape)
+    """The values that numbers [..., K] stand for, by the two scales of each record."""
+    return (halves(numbers) * records[..., :2, None]).reshape(numbers.shape)
+
+
+def factors_of(records: np.ndarray) -> np.ndarray:
+    """The two factors of each record."""
+    return records.view(np.int16)[..., 8:10]
 
 
 def test_quantising_rounds_to_the_nearest_of_127_steps() -> None:
@@ -43,9 +57,21 @@ def test_quantising_rounds_to_the_nearest_of_127_steps() -> None:
     scale = np.abs(groups).max(-1) / 127
     np.testing.assert_allclose(records[:, :, :2], scale, rtol=1e-6)
     assert (np.abs(values.reshape(groups.shape) - groups) <= scale[..., None] * 0.501).all()
-    np.testing.assert_allclose(records[:, :, 2], values.reshape(3, 3, 32).sum(-1), atol=1e-4)
-    sums = numbers.reshape(groups.shape).astype(int).sum(-1)
-    np.testing.assert_array_equal(records.view(np.int32)[:, :, 3:], -128 * sums)
+    sums = halves(numbers).astype(int).sum(-1)
+    np.testing.assert_array_equal(records.view(np.int32)[:, :, 2:4], -128 * sums)
+
+
+def test_a_settled_row_has_its_scales_as_multiples_of_a_unit() -> None:
+    x = normal(3, 96) * np.repeat([1, 1e-3, 1e3], 32).astype(np.float32)
+    x[1] = 0
+    numbers, records, _ = quantised(x)
+    factors, unit = factors_of(records).astype(int), records[:, 0, 6]
+    scale = records[:, :, :2]
+    np.testing.assert_allclose(unit, scale.max((1, 2)) / 32767, rtol=1e-6)
+    assert list(factors.max((1, 2))) == [32767, 0, 32767]
+    assert (np.abs(factors * unit[:, None, None] - scale) <= unit[:, None, None] * 0.51).all()
+    sums = (factors * halves(numbers).astype(int).sum(-1)).sum(-1)
+    np.testing.assert_array_equal(records[:, :, 5], sums.astype(np.float32))
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -64,7 +90,27 @@ def test_tiles_multiply_exactly_what_was_quantised(bits: int, num_rows: int) -> 
     stride = num_inputs // 32 * RECORD_BYTES
     tile(numbers.ctypes.data, num_inputs, records.ctypes.data, stride, block.ctypes.data,
          num_inputs // 32, out.ctypes.data, 128, 4096)  # fmt: skip
+    if bits == 4:
+        factors = factors_of(records) * records[:, :1, 6:]
+        values = (halves(numbers) * factors[..., None]).reshape(values.shape)
     np.testing.assert_allclose(out, values @ packing.to_float(groups).T, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_dots_of_4_bits_do_not_overflow(sign: int) -> None:
+    """Every number 127 and every nibble 15, both groups' factors the largest there are."""
+    weights = packing.Groups4(
+        np.full((32, 1, 4), 2**32 - 1, np.uint32), *np.ones((2, 32, 1), np.float16)
+    )
+    block = aligned((packing.packed_size(weights),), np.uint8)
+    packing.pack(weights, block)
+    numbers, records, _ = quantised(np.full((1, 32), sign, np.float32))
+    assert (np.abs(numbers) == 127).all()
+    out = np.zeros((1, 32), np.float32)
+    kernel_function("tile_4_1", *[c_int64] * 9)(
+        numbers.ctypes.data, 32, records.ctypes.data, RECORD_BYTES, block.ctypes.data, 1,
+        out.ctypes.data, 128, 0)  # fmt: skip
+    np.testing.assert_allclose(out, sign * 16 * 32, rtol=1e-5)
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -87,7 +133,10 @@ def test_a_row_is_the_same_in_every_tile(bits: int) -> None:
 def test_norm_adds_what_is_pending_and_scales() -> None:
     pages = GuardedPages()
     x, delta, weight = (pages.copy(normal(64, seed=seed)) for seed in range(3))
-    numbers, records = pages.copy(np.zeros(64, np.int8)), pages.copy(np.zeros((2, 5), np.float32))
+    numbers, records = (
+        pages.copy(np.zeros(64, np.int8)),
+        pages.copy(np.zeros((2, WORDS), np.float32)),
+    )
     total = x + delta
     norm = kernel_function("add_norm_quantize", *[c_int64] * 6, c_float)
     arrays = (x, delta, weight, numbers, records)
@@ -104,12 +153,14 @@ def test_silu_multiply_handles_large_gates() -> None:
     )
     up = np.full(16, 2, np.float32)
     source = np.concatenate([gate, up, normal(16), normal(16)]).astype(np.float32)
-    numbers, records = aligned((32,), np.int8), aligned((1, 5), np.float32)
+    numbers, records = aligned((32,), np.int8), aligned((1, WORDS), np.float32)
     kernel_function("silu_multiply_quantize", *[c_int64] * 4)(
         source.ctypes.data, numbers.ctypes.data, records.ctypes.data, 1
     )
     expected = gate / (1 + np.exp(-gate.astype(np.float64))) * 2
-    np.testing.assert_allclose(numbers[:16] * records[0, 0], expected, atol=1000 / 127 * 0.51)
+    np.testing.assert_allclose(
+        halves(numbers)[0, 0] * records[0, 0], expected, atol=1000 / 127 * 0.51
+    )
 
 
 @pytest.mark.parametrize("num_valid", [1, 15, 16, 17, 35, 47, 48])

@@ -69,7 +69,7 @@ from kernels.cpu.fused.layout import (
     TILE_TOKENS,
     TILES,
 )
-from kernels.cpu.fused.quantize import GROUP, RECORD_BYTES, quantize_row
+from kernels.cpu.fused.quantize import GROUP, RECORD_BYTES, quantize_row, settle_row
 from kernels.cpu.ir_tools import formula, routine
 from kernels.cpu.memory import atomic_add, load_i32, load_i64, store_i64
 
@@ -248,7 +248,9 @@ def _finish_group(h, layer, thread, entry, group):
         if load_i64(entry + 8 * E_IS_SPLIT):
             _merge_row(h, thread, group, index, attended)
         numbers = h[NUMBERS] + target * width
-        quantize_row(attended, numbers, h[RECORDS] + target * groups * RECORD_BYTES, groups)
+        records = h[RECORDS] + target * groups * RECORD_BYTES
+        quantize_row(attended, numbers, records, groups)
+        settle_row(records, groups)
 
 
 @routine

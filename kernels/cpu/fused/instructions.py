@@ -22,6 +22,7 @@ from kernels.cpu.ir_tools import (
     filled_int,
     fma,
     shuffle,
+    splat,
     vector,
 )
 
@@ -82,6 +83,23 @@ def add_dot_u4(b: ir.IRBuilder, sums: ir.Value, unsigned: ir.Value, signed: ir.V
     if _is_avx2():
         return b.add(sums, _by_halves(b, _multiply_bytes, unsigned, signed))
     return _vpdpbusd(b, sums, unsigned, signed)
+
+
+def scaled_dots_u4(
+    b: ir.IRBuilder, first: ir.Value, second: ir.Value, factors: ir.Value
+) -> ir.Value:
+    """16 int32: sums of `add_dot_u4` times int16 factors, added in pairs (words 2i and 2i + 1, times the two factors in `factors`).
+
+    Every quarter of the result has two pairs of `first`, then two of `second`. A sum is of up to four words.
+    """
+    if _is_avx2():
+        twice = b.bitcast(splat(b, factors), I16X32)
+        twice = shuffle(b, twice, twice, [i // 2 % 2 for i in range(32)])
+        products = [_by_halves(b, _add_pairs, sums, twice) for sums in (first, second)]
+        return _by_halves(b, _add_neighbours, *products)
+    kinds = [I32X16, I32X16]
+    pairs = call(b, "llvm.x86.avx512.packssdw.512", I16X32, kinds, [first, second])
+    return dot_i16(b, filled_int(0), b.bitcast(pairs, I32X16), splat(b, factors))
 
 
 def end_dot_u4(b: ir.IRBuilder, sums: ir.Value) -> ir.Value:
@@ -153,6 +171,11 @@ def _add_pairs(b, x, y):
     """8 sums of two products of int16, as int32."""
     operands = [b.bitcast(x, _I16X16), b.bitcast(y, _I16X16)]
     return call(b, "llvm.x86.avx2.pmadd.wd", _I32X8, [_I16X16] * 2, operands)
+
+
+def _add_neighbours(b, x, y):
+    """8 int32: in both halves two sums of neighbours in x, then two of neighbours in y."""
+    return call(b, "llvm.x86.avx2.phadd.d", _I32X8, [_I32X8] * 2, [x, y])
 
 
 def _times(b, sums, factor):

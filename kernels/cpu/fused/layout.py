@@ -77,6 +77,7 @@ NUMBERS = _next()  # i8 [rows][inputs] quantised input of a linear layer
 RECORDS = _next()  # its group records
 ACT_NUMBERS = _next()  # i8 [rows][INTERMEDIATE] input of the down projection
 ACT_RECORDS = _next()
+PANELS = _next()  # i64 [panels of rows] items of gate and up that are done, 0 between two layers
 QUERIES = _next()  # bf16 [NUM_KV_HEADS][MAX_ROWS][heads per KV head][HEAD_DIM], scaled, in pairs (i, i + HEAD_DIM / 2)
 QUERY_FACTORS = (
     _next()

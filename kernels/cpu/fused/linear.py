@@ -2,13 +2,16 @@
 
     packed block = 32 output columns; for each group of 32 inputs, in the order in which they are read:
     4 bits, 640 bytes:   4 rows of 2 x 64 bytes (columns 0-15, columns 16-31), then for each half [16 f16 scale][16 f16 minimum]
-                         byte 4n+i of row j: column n, input 4j+i in the low nibble, 16+4j+i in the high one (GGUF's pairs)
+                         bytes 8n+i and 8n+4+i of row j: inputs 4j+i and 16+4j+i, of column 4(n/2)+n%2 in the low nibble and
+                         of the one two further in the high nibble
     8 bits, 1,088 bytes: 8 rows of 2 x 64 bytes, then for each half [16 f16 scale]
                          byte 4n+i of row j: column n, input 4j+i, stored as number + 128
 
-    weight = scale * nibble + minimum        dot = sum over groups of  scale * sum of s * (q . nibbles) + minimum * sum of s * sum q
+    weight = scale * nibble + minimum        dot = unit * sum over groups of  scale * sum of f * (q . nibbles) + minimum * sum of f * sum q
     weight = scale * (byte - 128)            dot = sum over groups of  scale * sum of s * (q . bytes - 128 * sum q)
-    where s and q are a row's scale and numbers of the first and of the last 16 inputs of the group (quantize.py)
+    where f (an integer), s and q are a row's factor, scale and numbers of the first and of the last 16 inputs of the group (quantize.py)
+
+A dot of 16 nibbles and numbers fits in 16 bits, so both of a group are multiplied by their factors and added in one instruction.
 
 A linear layer is a table of int64, one per block: the block's address, plus 1 when it holds 8-bit weights (blocks are
 aligned to 64 bytes). Every row sums its groups in ascending order, whatever rows share the call.
@@ -21,15 +24,23 @@ from kernels.cpu.fused.instructions import (
     begin_dot_u4,
     column_parts,
     dot_u8_s8,
-    end_dot_u4,
+    scaled_dots_u4,
 )
-from kernels.cpu.fused.quantize import GROUP, RECORD_BYTES, SHIFT_PLACE
+from kernels.cpu.fused.quantize import (
+    FACTOR_PLACE,
+    GROUP,
+    RECORD_BYTES,
+    SHIFT_PLACE,
+    SUM_PLACE,
+    UNIT_PLACE,
+)
 from kernels.cpu.ir_tools import (
     F16X16,
     F32,
     F32X16,
     I32,
     I32X16,
+    I64,
     Variable,
     counted_loop,
     element,
@@ -55,54 +66,58 @@ PREFETCH_GROUPS = 4
 _LOW_NIBBLES = 0x0F0F0F0F
 
 
-def _dots_4(b, group, part, halves, inputs, records):
-    """The integer dots of the first or last 16 inputs: [rows][halves] vectors."""
-    sums = [[begin_dot_u4() for _ in halves] for _ in inputs]
-    for row in range(4):
-        packed = [load(b, I32X16, group, 128 * row + 64 * half) for half in halves]
-        nibbles = [b.lshr(word, filled_int(4)) for word in packed] if part else packed
-        words = [b.and_(word, filled_int(_LOW_NIBBLES)) for word in nibbles]
-        _add_products(b, add_dot_u4, sums, words, inputs, 16 * part + 4 * row)
-    return [[end_dot_u4(b, total) for total in totals] for totals in sums]
-
-
 def _dots_8(b, group, part, halves, inputs, records):
-    """The same with 8-bit weights; these begin with the record's shift."""
+    """The integer dots of the first or last 16 inputs, [rows][halves] vectors, which begin with the record's shift."""
     place = SHIFT_PLACE + 4 * part
     sums = [[splat(b, load(b, I32, record, place))] * len(halves) for record in records]
     for row in range(4 * part, 4 * part + 4):
         words = [load(b, I32X16, group, 128 * row + 64 * half) for half in halves]
-        _add_products(b, dot_u8_s8, sums, words, inputs, 4 * row)
+        for totals, address in zip(sums, inputs, strict=True):
+            numbers = splat(b, load(b, I32, address, 8 * (row % 4) + 4 * part))
+            totals[:] = [dot_u8_s8(b, t, w, numbers) for t, w in zip(totals, words, strict=True)]
     return sums
 
 
-def _add_products(b, add, sums, words, inputs, place):
-    """sums [rows][halves] += words times the four numbers of each row at `place`."""
-    for row, address in zip(sums, inputs, strict=True):
-        numbers = splat(b, load(b, I32, address, place))
-        row[:] = [add(b, total, word, numbers) for total, word in zip(row, words, strict=True)]
+def _add_groups_4(b, group, halves, inputs, records, acc):
+    """acc [rows][halves] += a group of 4-bit weights times their inputs, in units of each row."""
+    sums = [[[begin_dot_u4() for _ in range(2)] for _ in halves] for _ in inputs]
+    for row in range(4):
+        pairs = []
+        for half in halves:
+            packed = load(b, I32X16, group, 128 * row + 64 * half)
+            shifted = b.lshr(packed, filled_int(4))
+            pairs.append([b.and_(word, filled_int(_LOW_NIBBLES)) for word in (packed, shifted)])
+        for of_row, address in zip(sums, inputs, strict=True):
+            numbers = b.bitcast(splat(b, load(b, I64, address, 8 * row), 8), I32X16)
+            for totals, words in zip(of_row, pairs, strict=True):
+                totals[:] = [
+                    add_dot_u4(b, t, w, numbers) for t, w in zip(totals, words, strict=True)
+                ]
+    for i, half in enumerate(halves):
+        scale, minimum = (
+            b.fpext(load(b, F16X16, group, 512 + 64 * half + 32 * k), F32X16) for k in range(2)
+        )
+        for r, record in enumerate(records):
+            dots = scaled_dots_u4(b, *sums[r][i], load(b, I32, record, FACTOR_PLACE))
+            total = fma(b, scale, b.sitofp(dots, F32X16), acc[r][i].get())
+            row_sum = splat(b, load(b, F32, record, SUM_PLACE))
+            acc[r][i].set(fma(b, minimum, row_sum, total))
 
 
-def _factors_4(b, group, half):
-    """Scale and minimum of one half."""
-    scale, minimum = (load(b, F16X16, group, 512 + 64 * half + 32 * part) for part in range(2))
-    return b.fpext(scale, F32X16), b.fpext(minimum, F32X16)
-
-
-def _factors_8(b, group, half):
-    return b.fpext(load(b, F16X16, group, 1024 + 32 * half), F32X16), None
-
-
-def _scaled_dots(b, bits, group, halves, inputs, records):
-    """Both parts' dots, each times its inputs' scale: [rows][halves] float32 vectors."""
+def _add_groups_8(b, group, halves, inputs, records, acc):
+    """acc [rows][halves] += a group of 8-bit weights times their inputs."""
     products = [[filled(0.0) for _ in halves] for _ in records]
     for part in range(2):
-        dots = (_dots_4 if bits == 4 else _dots_8)(b, group, part, halves, inputs, records)
+        dots = _dots_8(b, group, part, halves, inputs, records)
         for row, totals, record in zip(products, dots, records, strict=True):
             scale = splat(b, load(b, F32, record, 4 * part))
-            for i, total in enumerate(totals):
-                row[i] = fma(b, b.sitofp(total, F32X16), scale, row[i])
-    return products
+            row[:] = [
+                fma(b, b.sitofp(t, F32X16), scale, p) for t, p in zip(totals, row, strict=True)
+            ]
+    for i, half in enumerate(halves):
+        scale = b.fpext(load(b, F16X16, group, 1024 + 32 * half), F32X16)
+        for sums, row in zip(acc, products, strict=True):
+            sums[i].set(fma(b, scale, row[i], sums[i].get()))
 
 
 def make_tile(rows: int, bits: int):
@@ -126,7 +141,7 @@ def make_tile(rows: int, bits: int):
 def _emit_halves(b, bits, halves, inputs, records, block, num_groups, outs, ahead):
     """16 or 32 columns of a tile."""
     group_bytes = GROUP_BYTES_4 if bits == 4 else GROUP_BYTES_8
-    factors = _factors_4 if bits == 4 else _factors_8
+    add_groups = _add_groups_4 if bits == 4 else _add_groups_8
     acc = [[Variable(b, filled(0.0)) for _ in halves] for _ in outs]
     with counted_loop(b, num_groups) as index:
         group = element(b, block, index, group_bytes)
@@ -135,17 +150,13 @@ def _emit_halves(b, bits, halves, inputs, records, block, num_groups, outs, ahea
                 prefetch(b, b.add(group, ahead), line)
         group_inputs = [element(b, address, index, GROUP) for address in inputs]
         group_records = [element(b, address, index, RECORD_BYTES) for address in records]
-        products = _scaled_dots(b, bits, group, halves, group_inputs, group_records)
-        for i, half in enumerate(halves):
-            scale, minimum = factors(b, group, half)
-            for r, record in enumerate(group_records):
-                total = fma(b, scale, products[r][i], acc[r][i].get())
-                if minimum is not None:
-                    total = fma(b, minimum, splat(b, load(b, F32, record, 8)), total)
-                acc[r][i].set(total)
-    for row, row_out in zip(acc, outs, strict=True):
-        for variable, half in zip(row, halves, strict=True):
-            store(b, variable.get(), row_out, 64 * half)
+        add_groups(b, group, halves, group_inputs, group_records, acc)
+    for sums, record, row_out in zip(acc, records, outs, strict=True):
+        for variable, half in zip(sums, halves, strict=True):
+            value = variable.get()
+            if bits == 4:
+                value = b.fmul(value, splat(b, load(b, F32, record, UNIT_PLACE)))
+            store(b, value, row_out, 64 * half)
 
 
 _tile_4_1, _tile_4_2, _tile_4_3, _tile_4_4 = (
@@ -226,9 +237,8 @@ def unpack_row(table, column, num_inputs, out):
             base = entry + group * GROUP_BYTES_4
             factors = base + 512 + 64 * half + 2 * lane
             scale, minimum = load_f16(factors), load_f16(factors + 32)
-            words = base + 64 * half + 4 * lane
-            for i in range(GROUP // 2):
-                byte = load_u8(words + i // 4 * 128 + i % 4)
-                low, high = numba.float32(byte & 15), numba.float32(byte >> 4)
-                store_f32(target + 4 * i, low * scale + minimum)
-                store_f32(target + 4 * i + 64, high * scale + minimum)
+            words = base + 64 * half + 8 * (lane // 4 * 2 + lane % 2)
+            for i in range(GROUP):
+                byte = load_u8(words + i % 16 // 4 * 128 + i // 16 * 4 + i % 4)
+                nibble = byte >> 4 if lane & 2 else byte & 15
+                store_f32(target + 4 * i, numba.float32(nibble) * scale + minimum)

@@ -290,6 +290,7 @@ class FusedModel:
             at.RECORDS: max(rows, self.max_outputs) * (width // GROUP) * RECORD_BYTES,
             at.ACT_NUMBERS: rows * shape.intermediate_size,
             at.ACT_RECORDS: rows * (shape.intermediate_size // GROUP) * RECORD_BYTES,
+            at.PANELS: rows * 8,
             at.QUERIES: rows * attended * 2,
             at.QUERY_FACTORS: rows * shape.num_heads * 4,
             at.ATTENDED: rows * attended * 4,

@@ -198,9 +198,12 @@ def pack(groups: Groups, out: np.ndarray) -> np.ndarray:
 
 def _pack_4(groups: Groups4, blocks: np.ndarray) -> None:
     num_blocks, num_groups, _ = blocks.shape
-    words = blocks.view(np.uint32).reshape(num_blocks, num_groups, 5, 2, 16)
-    columns = groups.words.reshape(num_blocks, 2, 16, num_groups, 4)
-    words[:, :, :4] = columns.transpose(0, 3, 4, 1, 2)
+    columns = groups.words.reshape(num_blocks, 2, 4, 2, 2, num_groups, 4)
+    first, second = (columns[:, :, :, i].transpose(0, 4, 5, 1, 2, 3) for i in range(2))
+    low = np.uint32(0x0F0F0F0F)
+    words = blocks.view(np.uint32)[:, :, :128].reshape(num_blocks, num_groups, 4, 2, 4, 2, 2)
+    words[..., 0] = first & low | (second & low) << 4
+    words[..., 1] = first >> 4 & low | second & ~low
     factors = blocks.view(np.float16)[:, :, 256:].reshape(num_blocks, num_groups, 2, 2, 16)
     for index, part in enumerate((groups.scale, groups.minimum)):
         factors[:, :, :, index] = part.reshape(num_blocks, 2, 16, num_groups).transpose(0, 3, 1, 2)

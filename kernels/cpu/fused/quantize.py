@@ -1,9 +1,15 @@
 """Activations as 8-bit numbers with a scale for every 16, fused with the operation that produces them.
 
-quantised row: numbers  int8 [K], and per group of 32 one 20-byte record
+quantised row: numbers  int8 [K], and per group of 32 one 28-byte record
     scale      f32 [2]   value = scale * number, for the first and the last 16
-    scaled_sum f32       sum of the 32 values                   for weights with a minimum
     shift      i32 [2]   -128 * (sum of the 16 numbers)         start value of the dot with weights stored as number + 128
+    factor     i16 [2]   scale / unit, rounded                  for weights of 4 bits, see linear.py
+    sum        f32       sum of factor * number over the group  for weights with a minimum
+    unit       f32       of the first record: the row's largest scale / 32767
+    The numbers of a group lie in words of 4, one of the first 16 and one of the last 16 by turns.
+
+A row is settled when all of it is quantised: only then its unit is known. A factor is off by half a unit, which is little
+for a large scale, and for a small one little beside what the row's largest numbers lose by being rounded.
 
 A scale for 32 would halve the factors and double the divergence from float32: one large value takes the others' precision.
 """
@@ -15,6 +21,7 @@ from kernels.cpu.ir_tools import (
     F32,
     F32X16,
     I8X16,
+    I16,
     I32,
     I32X16,
     LANES,
@@ -29,17 +36,23 @@ from kernels.cpu.ir_tools import (
     i64,
     kernel,
     load,
+    max_lanes,
     maximum,
     shuffle,
     splat,
     store,
     sum_lanes,
     unary,
+    vector,
 )
 
 GROUP = 32
-RECORD_BYTES, SHIFT_PLACE = 20, 12
+RECORD_BYTES = 28
+SHIFT_PLACE, FACTOR_PLACE, SUM_PLACE, UNIT_PLACE = 8, 16, 20, 24
+_MAX_FACTOR = 32767
+_BY_TURNS = [16 * part + 4 * word + i for word in range(4) for part in range(2) for i in range(4)]
 _ROUNDER = 12582912.0
+_ROUNDER_BITS = 0x4B400000
 """1.5 * 2^23: a float32 of this size has no fraction, and its lowest byte is that of the integer added to it."""
 
 
@@ -51,7 +64,7 @@ def quantize_groups(b, make_vectors, numbers, records, num_groups):
 
     def quantize(first, count):
         indices = [b.add(first, i64(i)) for i in range(count)]
-        vectors = [vector for index in indices for vector in make_vectors(index)]
+        vectors = [values for index in indices for values in make_vectors(index)]
         row, record = element(b, numbers, first, GROUP), element(b, records, first, RECORD_BYTES)
         _emit_quantize(b, vectors, row, record)
 
@@ -73,7 +86,7 @@ def _emit_quantize(b, vectors, numbers, record):
         parts.append(b.trunc(b.bitcast(rounded, I32X16), I8X16))
     num_groups = len(vectors) // 2
     parts += [ir.Constant(I8X16, [0] * LANES)] * (4 - len(parts))
-    groups = [shuffle(b, *parts[k : k + 2], range(GROUP)) for k in (0, 2)]
+    groups = [shuffle(b, *parts[k : k + 2], _BY_TURNS) for k in (0, 2)]
     for index in range(num_groups):
         store(b, groups[index], numbers, GROUP * index)
     scales = b.fmul(largest, filled(1 / 127, 4))
@@ -81,14 +94,11 @@ def _emit_quantize(b, vectors, numbers, record):
 
 
 def _store_records(b, scales, totals, record, num_groups):
-    """Records of one or two groups, from scales and sums of numbers of each 16."""
-    sums = b.fmul(scales, b.sitofp(totals, scales.type))
-    sums = b.fadd(sums, shuffle(b, sums, sums, (1, 0, 3, 2)))
+    """Scales and shifts of one or two groups, from scales and sums of numbers of each 16."""
     shifts = b.mul(totals, filled_int(-128, 4))
     for group in range(num_groups):
         place, lanes = RECORD_BYTES * group, (2 * group, 2 * group + 1)
         store(b, shuffle(b, scales, scales, lanes), record, place)
-        store(b, b.extract_element(sums, I32(2 * group)), record, place + 8)
         store(b, shuffle(b, shifts, shifts, lanes), record, place + SHIFT_PLACE)
 
 
@@ -96,7 +106,9 @@ def _sum_of_each(b, groups):
     """The sums of each 16 numbers of two groups, as four lanes."""
     words = b.bitcast(shuffle(b, *groups, range(2 * GROUP)), I32X16)
     sums = end_dot_u4(b, add_dot_u4(b, begin_dot_u4(), filled_int(0x01010101), words))
-    return _within_quarters(b, sums, lambda x, y: b.add(x, y))
+    for distance in (4, 2):
+        sums = b.add(sums, shuffle(b, sums, sums, [i ^ distance for i in range(LANES)]))
+    return shuffle(b, sums, sums, (0, 1, 8, 9))
 
 
 def _largest_of_each(b, vectors):
@@ -112,15 +124,33 @@ def _largest_of_each(b, vectors):
         return maximum(b, low, high)
 
     halves = [folded(*vectors[k : k + 2], LANES) for k in range(0, len(vectors), 2)]
-    quarters = folded(halves[0], halves[-1], LANES // 2)
-    return _within_quarters(b, quarters, lambda x, y: maximum(b, x, y))
-
-
-def _within_quarters(b, values, combine):
-    """`combine` of all four lanes of each quarter of a vector, as four lanes."""
+    values = folded(halves[0], halves[-1], LANES // 2)
     for distance in (2, 1):
-        values = combine(values, shuffle(b, values, values, [i ^ distance for i in range(LANES)]))
+        others = shuffle(b, values, values, [i ^ distance for i in range(LANES)])
+        values = maximum(b, values, others)
     return shuffle(b, values, values, (0, 4, 8, 12))
+
+
+@kernel
+def settle_row(b, records, num_groups):
+    """Finds the unit of a row whose scales and shifts are there, then the factors and sums of its groups."""
+    pair = vector(F32, 2)
+    largest = Variable(b, filled(0.0, 2))
+    with counted_loop(b, num_groups) as group:
+        scales = load(b, pair, element(b, records, group, RECORD_BYTES))
+        largest.set(maximum(b, scales, largest.get()))
+    most = max_lanes(b, largest.get())
+    store(b, b.fmul(most, f32(1 / _MAX_FACTOR)), records, UNIT_PLACE)
+    is_positive = b.fcmp_ordered(">", most, f32(0.0))
+    inverse = b.select(is_positive, b.fdiv(f32(_MAX_FACTOR), most), f32(0.0))
+    with counted_loop(b, num_groups) as group:
+        record = element(b, records, group, RECORD_BYTES)
+        rounded = fma(b, load(b, pair, record), splat(b, inverse, 2), filled(_ROUNDER, 2))
+        factors = b.sub(b.bitcast(rounded, vector(I32, 2)), filled_int(_ROUNDER_BITS, 2))
+        store(b, b.trunc(factors, vector(I16, 2)), record, FACTOR_PLACE)
+        totals = b.ashr(load(b, vector(I32, 2), record, SHIFT_PLACE), filled_int(7, 2))
+        total = sum_lanes(b, b.mul(totals, factors))
+        store(b, b.sitofp(b.neg(total), F32), record, SUM_PLACE)
 
 
 @kernel

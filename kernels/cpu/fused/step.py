@@ -36,6 +36,7 @@ from kernels.cpu.fused.layout import (
     NUM_ROWS,
     NUM_THREADS,
     NUMBERS,
+    PANELS,
     RECORDS,
     SCRATCH,
     SCRATCH_BYTES,
@@ -54,18 +55,21 @@ from kernels.cpu.fused.quantize import (
     GROUP,
     RECORD_BYTES,
     add_norm_quantize,
+    settle_row,
     silu_multiply_quantize,
 )
 from kernels.cpu.fused.row_jobs import run_records
 from kernels.cpu.fused.threads import CLOSED, close_phases, open_phases, phase
 from kernels.cpu.ir_tools import formula, routine
 from kernels.cpu.memory import (
+    atomic_add,
     atomic_load,
     fill_zero,
     float_from_bits,
     load_i32,
     semaphore_post,
     semaphore_wait,
+    store_i64,
 )
 
 PANEL_ROWS = 96
@@ -121,6 +125,7 @@ def _norm_row(h, weight, row, index):
     numbers, records = h[NUMBERS] + index * hidden, h[RECORDS] + index * groups * RECORD_BYTES
     x, delta = h[X] + row * hidden * 4, h[DELTA] + index * hidden * 4
     add_norm_quantize(x, delta, weight, numbers, records, groups, float_from_bits(h[EPSILON]))
+    settle_row(records, groups)
 
 
 @phase
@@ -247,6 +252,17 @@ def _gate_up(h, layer, thread, begin, end):
             numbers = h[ACT_NUMBERS] + (row + r) * width + unit * GROUP
             records = h[ACT_RECORDS] + ((row + r) * (width // GROUP) + unit) * RECORD_BYTES
             silu_multiply_quantize(scratch + r * stride, numbers, records, count)
+        if atomic_add(h[PANELS] + 8 * (item // parts), 1) == parts - 1:
+            store_i64(h[PANELS] + 8 * (item // parts), 0)
+            _settle_activations(h, row, rows)
+
+
+@routine
+def _settle_activations(h, row, num_rows):
+    """All columns of these rows are quantised."""
+    groups = h[INTERMEDIATE] // GROUP
+    for r in range(row, row + num_rows):
+        settle_row(h[ACT_RECORDS] + r * groups * RECORD_BYTES, groups)
 
 
 _attend = phase(attend)
