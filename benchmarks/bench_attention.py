@@ -12,6 +12,7 @@ import time
 import torch
 
 from benchmarks.machine import describe
+from kernels.attention_rules import AttentionRules
 from kernels.kv_pool import KVPool
 from kernels.ops import KernelBackend, select_backend
 
@@ -47,11 +48,11 @@ def make_step(options: argparse.Namespace, case: tuple[int, int, int], device: t
     seq_lens = torch.full((num_seqs,), seq_len, dtype=torch.int32, device=device)
     starts = torch.arange(num_seqs + 1, device=device, dtype=torch.int32) * query_len
     where = (order.view(num_seqs, blocks_per_seq), seq_lens, starts, query_len)
-    scale = options.head_dim**-0.5
+    rules = AttentionRules(options.head_dim**-0.5)
 
     def step(backend: KernelBackend) -> None:
         for cache in pool.layers:
-            backend.paged_attention(query, cache, *where, scale)
+            backend.paged_attention(query, cache, *where, rules)
         if device.type == "cuda":
             torch.cuda.synchronize()
 

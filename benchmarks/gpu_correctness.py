@@ -1,10 +1,12 @@
 """Every Triton kernel against the same arithmetic in float64, on random data."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 
 from benchmarks.gpu_rows import Row
+from kernels.attention_rules import AttentionRules
 from kernels.eight_bits import LARGEST, quantize
 from kernels.kv_pool import KVLayout, LayerCache
 from kernels.ops import KernelBackend, select_backend
@@ -15,6 +17,8 @@ HALF_STEPS = {torch.int8: 0.5 / 127, torch.float8_e4m3fn: 16 / 448}
 SHAPES = [(64, 3, 16), (128, 4, 16), (80, 1, 8), (96, 5, 32), (128, 8, 128), (256, 4, 64)]
 """(head_dim, group, block_size): all for bfloat16, the first for the other types, as each is compiled anew."""
 PRODUCT_ROWS = (1, 64, 300)
+LIMITS = [(33, None), (None, 2.0), (33, 2.0)]
+"""(window, soft cap)"""
 LENGTHS = [(1, 1), (1, 300), (5, 5), (70, 200), (2, 131), (0, 7), (1, 0)]
 """(query_len, seq_len)"""
 
@@ -22,18 +26,23 @@ LENGTHS = [(1, 1), (1, 300), (5, 5), (70, 200), (2, 131), (0, 7), (1, 0)]
 def check_kernels(device: torch.device) -> Iterator[Row]:
     """The largest error of each kernel, relative to the largest right value."""
     ops = select_backend("triton", device)
-    for dtype in TOLERANCES if device.type == "cuda" else [torch.float32]:
+    dtypes = list(TOLERANCES) if device.type == "cuda" else [torch.float32]
+    for dtype in dtypes:
         for shape in SHAPES if dtype is torch.bfloat16 else SHAPES[:1]:
-            yield _check_attention(ops, dtype, dtype, device, *shape)
+            yield _check_attention(ops, dtype, dtype, device, Attention(*shape))
         yield _check_rotation(ops, dtype, dtype, device)
         for kv_dtype in LARGEST:
             for shape in SHAPES[:2] if dtype is torch.bfloat16 else SHAPES[:1]:
-                yield _check_attention(ops, dtype, kv_dtype, device, *shape)
+                yield _check_attention(ops, dtype, kv_dtype, device, Attention(*shape))
             yield _check_rotation(ops, dtype, kv_dtype, device)
             for num_rows in PRODUCT_ROWS:
                 yield _check_product(ops, dtype, kv_dtype, device, num_rows)
         yield _check_norm(ops, dtype, device)
         yield _check_activation(ops, dtype, device)
+    for limits in LIMITS:
+        attention = Attention(*SHAPES[0], *limits)
+        for kv_dtype in (dtypes[-1], torch.int8) if None not in limits else dtypes[-1:]:
+            yield _check_attention(ops, dtypes[-1], kv_dtype, device, attention)
     yield _check_copies(ops, device)
 
 
@@ -45,37 +54,60 @@ def _row(name: str, actual: torch.Tensor, exact: torch.Tensor, limit: float) -> 
     return Row(name.replace("torch.", ""), error, "error", limit, wrong)
 
 
+@dataclass(frozen=True)
+class Attention:
+    """Sizes and rules of a layer."""
+
+    head_dim: int
+    group: int
+    block_size: int
+    window: int | None = None
+    soft_cap: float | None = None
+
+    @property
+    def rules(self) -> AttentionRules:
+        return AttentionRules(self.head_dim**-0.5, self.window, self.soft_cap)
+
+    def __str__(self) -> str:
+        window = f", window of {self.window}" if self.window else ""
+        cap = f", soft cap of {self.soft_cap:g}" if self.soft_cap else ""
+        return f"head_dim {self.head_dim}, group {self.group}, blocks of {self.block_size}{window}{cap}"
+
+
 def _check_attention(
     ops: KernelBackend,
     dtype: torch.dtype,
     kv_dtype: torch.dtype,
     device: torch.device,
-    head_dim: int,
-    group: int,
-    block_size: int,
+    attention: Attention,
 ) -> Row:
-    num_kv_heads = 2
+    num_kv_heads, block_size, rules = 2, attention.block_size, attention.rules
     counts = [-(-seq_len // block_size) for _, seq_len in LENGTHS]
-    shape = (2, sum(counts), num_kv_heads, block_size, head_dim)
-    cache = _cache_of(torch.randn(shape, device=device), kv_dtype)
+    pool = torch.randn(
+        (2, sum(counts) + 1, num_kv_heads, block_size, attention.head_dim), device=device
+    )
+    pool[:, -1] = float("nan")
+    cache = _cache_of(pool, kv_dtype)
     numbers = torch.stack([_exact(*half) for half in _halves(cache)])
     order = torch.randperm(sum(counts), device=device, dtype=torch.int32)
-    tables = torch.zeros((len(LENGTHS), max(counts)), dtype=torch.int32, device=device)
-    for row, blocks in zip(tables, order.split(counts), strict=True):
-        row[: len(blocks)] = blocks
+    tables = torch.full((len(LENGTHS), max(counts)), sum(counts), dtype=torch.int32, device=device)
     starts = torch.tensor([0, *(query_len for query_len, _ in LENGTHS)]).cumsum(0)
-    shape = (int(starts[-1]), num_kv_heads * group, head_dim)
+    shape = (int(starts[-1]), num_kv_heads * attention.group, attention.head_dim)
     query = torch.randn(shape, device=device).to(dtype)
-    seq_lens = torch.tensor([seq_len for _, seq_len in LENGTHS], dtype=torch.int32, device=device)
-    where = (tables, seq_lens, starts.int().to(device), 70, head_dim**-0.5)
-    actual = ops.paged_attention(query, cache, *where)
     exact = torch.zeros(shape, dtype=torch.float64, device=device)
-    for s, (query_len, seq_len) in enumerate(LENGTHS):
+    for s, ((query_len, seq_len), blocks) in enumerate(
+        zip(LENGTHS, order.split(counts), strict=True)
+    ):
         rows = slice(int(starts[s]), int(starts[s]) + query_len)
         if query_len and seq_len:
-            exact[rows] = _exact_attention(query[rows], numbers[:, tables[s].long()], seq_len)
-    name = f"attention, head_dim {head_dim}, group {group}, blocks of {block_size}"
-    return _row(_named(name, dtype, kv_dtype), actual, exact, TOLERANCES[dtype])
+            exact[rows] = _exact_attention(query[rows], numbers[:, blocks.long()], seq_len, rules)
+        first = rules.first_visible(max(0, seq_len - query_len)) // block_size
+        tables[s, first : len(blocks)] = blocks[first:]
+    seq_lens = torch.tensor([seq_len for _, seq_len in LENGTHS], dtype=torch.int32, device=device)
+    actual = ops.paged_attention(query, cache, tables, seq_lens, starts.int().to(device), 70, rules)
+    return _row(
+        _named(f"attention, {attention}", dtype, kv_dtype), actual, exact, TOLERANCES[dtype]
+    )
 
 
 def _named(name: str, dtype: torch.dtype, kv_dtype: torch.dtype) -> str:
@@ -100,14 +132,20 @@ def _exact(numbers: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
     return wide if scales is None else wide * scales.double()[..., None] / LARGEST[numbers.dtype]
 
 
-def _exact_attention(query: torch.Tensor, blocks: torch.Tensor, seq_len: int) -> torch.Tensor:
+def _exact_attention(
+    query: torch.Tensor, blocks: torch.Tensor, seq_len: int, rules: AttentionRules
+) -> torch.Tensor:
     """query [query_len, num_heads, head_dim] over blocks [2, num_blocks, num_kv_heads, block_size, head_dim]."""
-    query_len, num_heads, head_dim = query.shape
+    query_len, num_heads, _ = query.shape
     kv = blocks.transpose(1, 2).flatten(2, 3)[:, :, :seq_len].double()
     keys, values = kv.repeat_interleave(num_heads // kv.shape[1], dim=1)
-    scores = torch.einsum("qhd,hkd->hqk", query.double(), keys) * head_dim**-0.5
+    scores = torch.einsum("qhd,hkd->hqk", query.double(), keys) * rules.scale
+    if rules.soft_cap is not None:
+        scores = rules.soft_cap * (scores / rules.soft_cap).tanh()
     ones = torch.ones((query_len, seq_len), dtype=torch.bool, device=query.device)
     hidden = ones.triu(seq_len - query_len + 1)
+    if rules.window is not None:
+        hidden |= ones.tril(seq_len - query_len - rules.window)
     weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
     return torch.einsum("hqk,hkd->qhd", weights, values)
 

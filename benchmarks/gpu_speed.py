@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.gpu_rows import Row
+from kernels.attention_rules import AttentionRules
 from kernels.eight_bits import LARGEST
 from kernels.kv_pool import KVLayout, KVPool
 from kernels.ops import KernelBackend, select_backend
@@ -133,7 +134,10 @@ def _decode_rate(machine: Machine, batch: int, context: int, kv_dtype: torch.dty
     order = torch.randperm(batch * per_seq, device=machine.device, dtype=torch.int32)
     seq_lens = torch.full((batch,), context, dtype=torch.int32, device=machine.device)
     starts = torch.arange(batch + 1, dtype=torch.int32, device=machine.device)
-    where, ops = (order.view(batch, per_seq), seq_lens, starts, 1, HEAD_DIM**-0.5), machine.ops
+    where, ops = (
+        (order.view(batch, per_seq), seq_lens, starts, 1, AttentionRules(HEAD_DIM**-0.5)),
+        machine.ops,
+    )
 
     def step() -> None:
         for cache in pool.layers:
@@ -163,7 +167,7 @@ def _prefill_seconds(machine: Machine, length: int, kv_dtype: torch.dtype) -> fl
     table = torch.randperm(num_blocks, device=machine.device, dtype=torch.int32)[None]
     seq_lens = torch.tensor([length], dtype=torch.int32, device=machine.device)
     starts = torch.tensor([0, length], dtype=torch.int32, device=machine.device)
-    where, ops = (table, seq_lens, starts, length, HEAD_DIM**-0.5), machine.ops
+    where, ops = (table, seq_lens, starts, length, AttentionRules(HEAD_DIM**-0.5)), machine.ops
     return seconds_of(lambda: ops.paged_attention(query, cache, *where), machine.device)
 
 

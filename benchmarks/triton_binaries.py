@@ -35,7 +35,7 @@ POINTERS = {
     "key_scales_ptr": "*fp32",
     "value_scales_ptr": "*fp32",
 }
-SCALARS = {"scale_log2": "fp32", "eps": "fp32"}
+SCALARS = {"scale_log2": "fp32", "cap_factor": "fp32", "eps": "fp32"}
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ TARGETS = {
 class Case:
     """One kernel (`module` in kernels.triton, `kernel` in it) and the keywords of its launch.
 
-    `pointers` are those to other types than `dtype`, None for what is not there.
+    `arguments` are pointers to other types than `dtype`, and None for what is not there.
     """
 
     module: str
@@ -66,7 +66,7 @@ class Case:
     label: str
     dtype: str
     keywords: dict[str, Any]
-    pointers: Mapping[str, str | None] = field(default_factory=dict)
+    arguments: Mapping[str, str | None] = field(default_factory=dict)
     has_products: bool = False
     has_wide_loads: bool = True
 
@@ -113,9 +113,9 @@ def inspect(case: Case, target: str) -> Finding:
 def _compile(case: Case, gpu: GPUTarget) -> Any:
     """As a launch does: addresses and strides are multiples of 16 unless the kernel says not to look."""
     kernel = case.load()
-    kinds = {**POINTERS, **case.pointers}
+    kinds = {**POINTERS, **case.arguments}
     constants = {name: value for name, value in case.keywords.items() if name.isupper()}
-    constants |= {name: None for name, kind in case.pointers.items() if kind is None}
+    constants |= {name: None for name, kind in case.arguments.items() if kind is None}
     options = {name: value for name, value in case.keywords.items() if not name.isupper()}
     signature, attributes = {}, {}
     for index, parameter in enumerate(kernel.params):

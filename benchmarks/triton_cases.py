@@ -1,5 +1,8 @@
 """Which kernels are compiled for which shapes: every kernel as a launch on the chip would ask for it."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import torch
 
 from benchmarks.triton_binaries import TARGETS, Case
@@ -30,18 +33,59 @@ CACHE_POINTERS: dict[str, dict[str, str | None]] = {
     "fp8": {"key_cache_ptr": "*u8", "value_cache_ptr": "*u8"},
 }
 """What kernels are given: fp8 as bytes."""
+LIMITS = {"window": "window", "soft cap": "cap_factor"}
+"""What a model may have, and the argument that says so."""
 WEIGHT_POINTERS = {"int8": "*i8", "fp8": "*u8"}
+
+
+@dataclass(frozen=True)
+class Attention:
+    """What attention is compiled for: KV numbers of eight bits or "", and which of LIMITS the model has."""
+
+    head_dim: int
+    group: int
+    dtype: str
+    kv: str = ""
+    limits: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        stored = (f"{self.kv} KV",) if self.kv else ()
+        return ", ".join(
+            (f"head_dim {self.head_dim}, group {self.group}", self.dtype, *stored, *self.limits)
+        )
+
+    def arguments(self, names: Mapping[str, str]) -> dict[str, None]:
+        """Those of `names` that are not there."""
+        return {name: None for limit, name in names.items() if limit not in self.limits}
+
+
+def _shapes() -> list[Attention]:
+    """Llama 3, models of other sizes, Mistral and Qwen2 with their windows, Gemma 2 with its caps on every second layer."""
+    kinds = ("", "int8", "fp8")
+    both = tuple(LIMITS)
+    return [
+        *(Attention(128, 4, "bf16", kv) for kv in kinds),
+        *(Attention(80, 1, "bf16"), Attention(96, 5, "bf16")),
+        *(Attention(128, 8, "fp16", kv) for kv in kinds),
+        *(Attention(256, 4, "bf16", kv) for kv in kinds),
+        *(Attention(64, 3, "fp32"), Attention(128, 4, "fp32"), Attention(128, 4, "fp32", "int8")),
+        *(Attention(128, 4, "bf16", kv, ("window",)) for kv in kinds),
+        *(
+            Attention(64, 7, "bf16", limits=("window",)),
+            Attention(128, 7, "fp16", limits=("window",)),
+        ),
+        *(Attention(128, 2, "bf16", kv, both) for kv in kinds),
+        *(Attention(256, 2, "bf16", kv, both) for kv in kinds),
+        Attention(256, 2, "bf16", limits=("soft cap",)),
+    ]
 
 
 def all_cases(*, quick: bool) -> dict[str, list[Case]]:
     """The cases of every target by its name."""
-    shapes = [(64, 3, "bf16", ""), (64, 3, "bf16", "int8"), (64, 3, "bf16", "fp8")]
-    if not quick:
-        shapes += [(128, 4, "bf16", kv) for kv in ("", "int8", "fp8")]
-        shapes += [(80, 1, "bf16", ""), (96, 5, "bf16", ""), (128, 8, "fp16", "")]
-        shapes += [(128, 8, "fp16", "int8"), (128, 8, "fp16", "fp8")]
-        shapes += [(256, 4, "bf16", kv) for kv in ("", "int8", "fp8")]
-        shapes += [(64, 3, "fp32", ""), (128, 4, "fp32", ""), (128, 4, "fp32", "int8")]
+    shapes = [Attention(64, 3, "bf16", kv) for kv in ("", "int8", "fp8")]
+    shapes += [Attention(64, 3, "fp32", limits=tuple(LIMITS))]
+    shapes += [] if quick else _shapes()
     models = [SMALL] if quick else [SMALL, LARGE]
     products = [(576, 1920, 1, "bf16", "int8"), (576, 1920, 1, "bf16", "fp8")]
     if not quick:
@@ -51,37 +95,41 @@ def all_cases(*, quick: bool) -> dict[str, list[Case]]:
         products += [(14_336, 4096, 64, "fp16", kind) for kind in ("int8", "fp8")]
         products += [(4096, 4096, 32, "fp32", "int8")]
     return {
-        name: [case for shape in shapes for case in _attention(*shape, target.chip)]
+        name: [case for shape in shapes for case in _attention(shape, target.chip)]
         + [case for model in models for case in _memory_and_rows(*model, target.chip)]
         + [case for product in products for case in _product(*product, target.chip)]
         for name, target in TARGETS.items()
     }
 
 
-def _attention(head_dim: int, group: int, dtype: str, kv: str, chip: Chip) -> list[Case]:
-    itemsize, largest = 4 if dtype == "fp32" else 2, LARGEST_NUMBERS[kv]
-    shape = AttentionShape(head_dim, group, BLOCK_SIZE, itemsize, largest)
-    label = f"head_dim {head_dim}, group {group}, {dtype}" + (f", {kv} KV" if kv else "")
+def _attention(case: Attention, chip: Chip) -> list[Case]:
+    itemsize = 4 if case.dtype == "fp32" else 2
+    shape = AttentionShape(
+        case.head_dim, case.group, BLOCK_SIZE, itemsize, LARGEST_NUMBERS[case.kv]
+    )
     decode = decode_keywords(shape, NUM_KV_HEADS, 2, chip)
     prefill = prefill_keywords(shape, NUM_KV_HEADS, chip)
-    pointers = CACHE_POINTERS[kv]
+    arguments = {**CACHE_POINTERS[case.kv], **case.arguments(LIMITS)}
     attention = [
         Case(
             f"{name}_attention",
             f"{name}_attention_kernel",
-            label,
-            dtype,
+            case.label,
+            case.dtype,
             keywords,
-            pointers,
+            arguments,
             has_products=True,
         )
         for name, keywords in (("decode", decode), ("prefill", prefill))
     ]
-    if kv:
+    if case.kv:
         return attention
-    merge = merge_keywords(shape, NUM_KV_HEADS * group, chip)
-    merge_case = Case("decode_attention", "merge_splits_kernel", label, dtype, merge)
-    return [attention[0], merge_case, attention[1]]
+    keywords = merge_keywords(shape, NUM_KV_HEADS * case.group, chip)
+    window = case.arguments({"window": LIMITS["window"]})
+    merge = Case(
+        "decode_attention", "merge_splits_kernel", case.label, case.dtype, keywords, window
+    )
+    return [attention[0], merge, attention[1]]
 
 
 def _memory_and_rows(

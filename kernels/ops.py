@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 
 import torch
 
+from kernels.attention_rules import AttentionRules
 from kernels.kv_pool import LayerCache
 
 BackendName = Literal["auto", "triton", "cpu", "reference"]
@@ -50,7 +51,9 @@ class PagedAttention(Protocol):
     Sequence `s` owns query rows query_start_loc[s] to query_start_loc[s + 1] and sees seq_lens[s] keys through
     block_tables[s]; its rows are its last tokens, so row `i` of `n` sees the keys 0 to seq_lens[s] - n + i.
     block_tables [num_seqs, max_blocks], seq_lens [num_seqs] and query_start_loc [num_seqs + 1] are int32, and
-    query_start_loc[-1] is num_tokens. A row that sees no key gives 0. Returns [num_tokens, num_heads, head_dim].
+    query_start_loc[-1] is num_tokens. With a window in the rules a row sees the last keys of these only: blocks that lie before the
+    windows of all rows are not read, and may be anything, as may their ids. A row that sees no key gives 0. Returns
+    [num_tokens, num_heads, head_dim].
     """
 
     def __call__(
@@ -61,7 +64,7 @@ class PagedAttention(Protocol):
         seq_lens: torch.Tensor,
         query_start_loc: torch.Tensor,
         max_query_len: int,
-        scale: float,
+        rules: AttentionRules,
     ) -> torch.Tensor: ...
 
 

@@ -5,6 +5,7 @@ The contracts stand in `kernels.ops`. Arithmetic is done in float32 and rounded 
 
 import torch
 
+from kernels.attention_rules import AttentionRules
 from kernels.eight_bits import LARGEST, dequantize, quantize
 from kernels.kv_pool import LayerCache
 
@@ -52,42 +53,50 @@ def paged_attention(
     seq_lens: torch.Tensor,
     query_start_loc: torch.Tensor,
     max_query_len: int,
-    scale: float,
+    rules: AttentionRules,
 ) -> torch.Tensor:
     out = torch.zeros_like(query)
     starts = query_start_loc.tolist()
     for s, seq_len in enumerate(seq_lens.tolist()):
         rows = slice(starts[s], starts[s + 1])
-        assert rows.stop - rows.start <= max_query_len, "a query is longer than max_query_len"
-        if rows.stop > rows.start and seq_len > 0:
-            keys = _gather(cache.keys, cache.key_scales, block_tables[s], seq_len)
-            values = _gather(cache.values, cache.value_scales, block_tables[s], seq_len)
-            out[rows] = _attend(query[rows].float(), keys, values, scale).to(out.dtype)
+        query_len = rows.stop - rows.start
+        assert query_len <= max_query_len, "a query is longer than max_query_len"
+        if query_len > 0 and seq_len > 0:
+            seen = range(rules.first_visible(seq_len - query_len), seq_len)
+            keys = _gather(cache.keys, cache.key_scales, block_tables[s], seen)
+            values = _gather(cache.values, cache.value_scales, block_tables[s], seen)
+            out[rows] = _attend(query[rows].float(), keys, values, rules).to(out.dtype)
     return out
 
 
 def _gather(
-    numbers: torch.Tensor, scales: torch.Tensor | None, block_table: torch.Tensor, seq_len: int
+    numbers: torch.Tensor, scales: torch.Tensor | None, block_table: torch.Tensor, seen: range
 ) -> torch.Tensor:
-    """The first seq_len rows of a paged sequence as float32 [num_kv_heads, seq_len, head_dim]."""
+    """Rows `seen` of a paged sequence as float32 [num_kv_heads, len(seen), head_dim]."""
     block_size = numbers.shape[2]
-    block_ids = block_table[: (seq_len + block_size - 1) // block_size].long()
+    first_block, skipped = divmod(seen.start, block_size)
+    block_ids = block_table[first_block : -(-seen.stop // block_size)].long()
     blocks = numbers[block_ids]  # [num_blocks, num_kv_heads, block_size, head_dim]
     blocks = blocks.float() if scales is None else dequantize(blocks, scales[block_ids])
-    return blocks.transpose(0, 1).flatten(1, 2)[:, :seq_len]
+    return blocks.transpose(0, 1).flatten(1, 2)[:, skipped : skipped + len(seen)]
 
 
 def _attend(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, rules: AttentionRules
 ) -> torch.Tensor:
-    """query [query_len, num_heads, head_dim] over keys and values [num_kv_heads, seq_len, head_dim]."""
+    """query [query_len, num_heads, head_dim] over keys and values [num_kv_heads, num_keys, head_dim], the last of a sequence."""
     query_len, num_heads, _ = query.shape
-    num_kv_heads, seq_len, _ = keys.shape
+    num_kv_heads, num_keys, _ = keys.shape
     group_size = num_heads // num_kv_heads
     keys, values = (x.repeat_interleave(group_size, dim=0) for x in (keys, values))
-    scores = torch.einsum("qhd,hkd->hqk", query, keys) * scale
-    positions = torch.arange(seq_len - query_len, seq_len, device=query.device)
-    hidden = torch.arange(seq_len, device=query.device)[None, :] > positions[:, None]
+    scores = torch.einsum("qhd,hkd->hqk", query, keys) * rules.scale
+    if rules.soft_cap is not None:
+        scores = rules.soft_cap * torch.tanh(scores / rules.soft_cap)
+    positions = torch.arange(num_keys - query_len, num_keys, device=query.device)[:, None]
+    of_keys = torch.arange(num_keys, device=query.device)[None, :]
+    hidden = of_keys > positions
+    if rules.window is not None:
+        hidden |= of_keys <= positions - rules.window
     weights = torch.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1)
     # A row before the sequence's first key sees nothing; its softmax is NaN and its answer 0.
     weights = weights.masked_fill(hidden, 0.0)

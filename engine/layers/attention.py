@@ -3,15 +3,16 @@
 import torch
 
 from engine.attention_metadata import current_metadata
+from kernels.attention_rules import AttentionRules
 from kernels.kv_pool import LayerCache
 from kernels.ops import KernelBackend
 
 
 class Attention:
-    """Rotates queries and keys, stores keys and values in the pool, attends to all a sequence has there."""
+    """Rotates queries and keys, stores keys and values in the pool, attends to what a sequence has there."""
 
-    def __init__(self, head_dim: int, ops: KernelBackend) -> None:
-        self.scale = head_dim**-0.5
+    def __init__(self, rules: AttentionRules, ops: KernelBackend) -> None:
+        self.rules = rules
         self.ops = ops
         self.cache = LayerCache(torch.empty(0), torch.empty(0))
 
@@ -42,5 +43,5 @@ class Attention:
             step.seq_lens,
             step.query_start_loc,
             step.max_query_len,
-            self.scale,
+            self.rules,
         )

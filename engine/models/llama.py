@@ -14,6 +14,7 @@ from engine.layers.rms_norm import RMSNorm
 from engine.layers.rotary_embedding import build_cos_sin
 from engine.loader.weights import ModelWeights
 from engine.models.config import ModelConfig
+from kernels.attention_rules import AttentionRules
 from kernels.kv_pool import LayerCache
 from kernels.ops import KernelBackend
 
@@ -34,7 +35,7 @@ class LlamaAttention:
         if config.qk_norm:
             self.q_norm = RMSNorm(weights.vector(f"{prefix}.q_norm"), config.rms_norm_eps, ops)
             self.k_norm = RMSNorm(weights.vector(f"{prefix}.k_norm"), config.rms_norm_eps, ops)
-        self.attention = Attention(config.head_dim, ops)
+        self.attention = Attention(AttentionRules(config.head_dim**-0.5), ops)
 
     def __call__(
         self, x: torch.Tensor, positions: torch.Tensor, cos_sin: torch.Tensor

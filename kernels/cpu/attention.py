@@ -8,7 +8,9 @@ order, and so does every batch: a token's result depends on nothing but its sequ
 
 Inside a chunk, keys are transposed to float32 tiles [head_dim, TILE] and values widened to [TILE, width], with `width`
 head_dim rounded up to a multiple of TILE; both products run in registers. Softmax is in powers of two, with
-scale * log2(e) multiplied into the query. Lengths and counts are in elements, addresses and strides of scratch in bytes.
+scale * log2(e) multiplied into the query. Keys before the windows of all rows of an item are not read: chunks of them are passed
+by, tiles of them in the first chunk too, and what is left of a tile is zeros. Chunks and tiles lie where they lie without a window, so
+that a row's sums have the same order in every item. Lengths and counts are in elements, addresses and strides of scratch in bytes.
 """
 
 import ctypes
@@ -20,7 +22,7 @@ from numba import carray, njit
 from kernels.cpu.jit import routine
 from kernels.cpu.llvm import WIDTH
 from kernels.cpu.memory import atomic_add, pointer
-from kernels.cpu.products import MAX_ROWS, TILE, softmax_row
+from kernels.cpu.products import MAX_ROWS, TILE, cap_row, softmax_row
 from kernels.cpu.rows import load_row, size_of, store_row
 from kernels.cpu.tiles import CHUNK, add_matmul, find_rows, matmul, pack_keys, prefetch_rows
 
@@ -32,16 +34,21 @@ _INTEGERS = (
     " query query_token_stride query_head_stride query_dtype out"
     " key_cache key_block_stride value_cache value_block_stride cache_dtype"
     " block_tables block_table_stride seq_lens query_start_loc"
-    " tokens_per_tile wanted_items scratch slot_size tiles partials partial_size"
+    " window tokens_per_tile wanted_items scratch slot_size tiles partials partial_size"
 )
 
 
 class AttentionArguments(ctypes.Structure):
-    """Counters, shapes, addresses and element strides of one call."""
+    """Counters, shapes, addresses and element strides of one call; `window` NO_WINDOW or `soft_cap` 0: there is none."""
 
-    _fields_ = [(name, ctypes.c_int64) for name in _INTEGERS.split()] + [("scale", ctypes.c_double)]
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in _INTEGERS.split()),
+        ("scale", ctypes.c_double),
+        ("soft_cap", ctypes.c_double),
+    ]
 
 
+NO_WINDOW = 2**62
 _ARGUMENTS = np.dtype(AttentionArguments)
 _LOG2_E = 1.4426950408889634
 _MINUS_INFINITY = np.float32(-np.inf)
@@ -71,22 +78,35 @@ def slot_size(num_rows: int, head_dim: int) -> int:
 
 @njit
 def _visible(a, base, row, group_size, start, end):
-    """How many of the keys start..end a row sees; `base` is the position of row 0."""
+    """How many of the keys start..end do not lie behind a row; `base` is the position of row 0."""
     return max(0, min(base + row // group_size + 1, end) - start)
+
+
+@njit
+def _hidden(a, base, row, group_size, start, end):
+    """How many of them lie before the row's window: it sees the others of `_visible`."""
+    return max(0, min(base + row // group_size + 1 - a.window, end) - start)
+
+
+@njit
+def _skipped(a, base, start, end):
+    """How many of them, in whole tiles, lie before the windows of all rows."""
+    return _hidden(a, base, 0, 1, start, end) // TILE * TILE
 
 
 @njit(error_model="numpy")
 def _score(a, base, num_rows, start, end, scratch):
-    """Scores of the chunk, [num_rows, CHUNK]; only what some row of a group of rows sees is written."""
+    """Scores of the chunk, [num_rows, CHUNK]; only tiles of which some row of a group of rows sees a key are written."""
     group_size = a.num_heads // a.num_kv_heads
     query, scores, tile, keys = scratch[0], scratch[1], scratch[2], scratch[4]
     num_groups = (num_rows + MAX_ROWS - 1) // MAX_ROWS
-    for first in range(0, end - start, TILE):
+    for first in range(_skipped(a, base, start, end), end - start, TILE):
         prefetch_rows(a, keys, first + TILE, end - start)
         pack_keys(a, keys + 8 * first, tile, scratch[3])
         for group in range(num_groups):
             low, high = group * num_rows // num_groups, (group + 1) * num_rows // num_groups
-            if _visible(a, base, high - 1, group_size, start, end) > first:
+            visible = _visible(a, base, high - 1, group_size, start, end)
+            if visible > first and _hidden(a, base, low, group_size, start, end) < first + TILE:
                 matmul(
                     high - low,
                     query + 4 * low * a.head_dim,
@@ -106,19 +126,27 @@ def _softmax(a, base, num_rows, start, end, scores, partial):
     num_groups = (num_rows + MAX_ROWS - 1) // MAX_ROWS
     maxima = carray(pointer(partial), num_rows, dtype=np.float32)
     sums = carray(pointer(partial + 4 * num_rows), num_rows, dtype=np.float32)
+    skipped = _skipped(a, base, start, end)
     for group in range(num_groups):
         low, high = group * num_rows // num_groups, (group + 1) * num_rows // num_groups
         widest = _visible(a, base, high - 1, group_size, start, end)
-        num_vectors = (widest + WIDTH - 1) // WIDTH
+        num_vectors = (widest - skipped + WIDTH - 1) // WIDTH
+        behind = skipped + num_vectors * WIDTH
         for r in range(low, high):
+            hidden = _hidden(a, base, r, group_size, start, end)
             visible = _visible(a, base, r, group_size, start, end)
             row = carray(pointer(scores + 4 * r * CHUNK), CHUNK, dtype=np.float32)
-            row[visible : num_vectors * WIDTH] = _MINUS_INFINITY if visible > 0 else np.float32(0.0)
             maxima[r] = _MINUS_INFINITY
             sums[r] = 0.0
-            if visible > 0:
-                row_address = scores + 4 * r * CHUNK
-                softmax_row(row_address, num_vectors, partial + 4 * r, partial + 4 * (num_rows + r))
+            if visible == hidden:
+                row[skipped:behind] = 0.0
+                continue
+            address = scores + 4 * (r * CHUNK + skipped)
+            if a.soft_cap > 0.0:
+                cap_row(address, num_vectors, np.float32(-2.0 * _LOG2_E * a.soft_cap))
+            row[skipped:hidden] = _MINUS_INFINITY
+            row[visible:behind] = _MINUS_INFINITY
+            softmax_row(address, num_vectors, partial + 4 * r, partial + 4 * (num_rows + r))
 
 
 @njit(error_model="numpy")
@@ -130,7 +158,7 @@ def _weigh(a, base, num_rows, start, end, scratch, out):
     carray(pointer(out), num_rows * width, dtype=np.float32)[:] = 0.0
     value_rows = carray(pointer(values), CHUNK, dtype=np.int64)
     num_groups = (num_rows + MAX_ROWS - 1) // MAX_ROWS
-    for first in range(0, end - start, TILE):
+    for first in range(_skipped(a, base, start, end), end - start, TILE):
         prefetch_rows(a, values, first + TILE, end - start)
         count = min(TILE, end - start - first)
         for i in range(count):
@@ -138,6 +166,8 @@ def _weigh(a, base, num_rows, start, end, scratch, out):
         for group in range(num_groups):
             low, high = group * num_rows // num_groups, (group + 1) * num_rows // num_groups
             visible = min(count, _visible(a, base, high - 1, group_size, start, end) - first)
+            if _hidden(a, base, low, group_size, start, end) >= first + TILE:
+                visible = 0
             for d in range(0, width if visible > 0 else 0, TILE):
                 add_matmul(
                     high - low,
@@ -214,6 +244,8 @@ def _tile(a, index):
 def _load_query(a, first_token, kv_head, num_rows, query):
     group_size = a.num_heads // a.num_kv_heads
     factor = np.float32(a.scale * _LOG2_E)
+    if a.soft_cap > 0.0:  # what `cap_row` asks for
+        factor = np.float32(2.0 * a.scale * _LOG2_E / a.soft_cap)
     for r in range(num_rows):
         token, head = first_token + r // group_size, kv_head * group_size + r % group_size
         place = token * a.query_token_stride + head * a.query_head_stride
@@ -227,26 +259,28 @@ def _load_query(a, first_token, kv_head, num_rows, query):
 @njit(error_model="numpy")
 def _attend_chunk(a, sequence, kv_head, base, num_rows, start, end, scratch, partial):
     keys, values = scratch[4], scratch[5]
-    find_rows(a, sequence, kv_head, start, end, keys, values, scratch[6])
-    prefetch_rows(a, keys, 0, end - start)
+    hidden, skipped = _hidden(a, base, 0, 1, start, end), _skipped(a, base, start, end)
+    find_rows(a, sequence, kv_head, start, end, hidden, keys, values, scratch[6])
+    prefetch_rows(a, keys, skipped, end - start)
     _score(a, base, num_rows, start, end, scratch)
-    prefetch_rows(a, values, 0, end - start)
+    prefetch_rows(a, values, skipped, end - start)
     _softmax(a, base, num_rows, start, end, scratch[1], partial)
     _weigh(a, base, num_rows, start, end, scratch, partial + 8 * num_rows)
 
 
 @njit(error_model="numpy")
 def _attend_item(a, item, scratch, partial, total):
-    """One item: all chunks of a tile, or one of them when `num_chunks` is not 0."""
+    """One item: all chunks that a tile sees, or one of them when `num_chunks` is not 0."""
     chunks_per_tile = max(1, a.num_chunks)
     chunk, kv_head = item % chunks_per_tile, item // chunks_per_tile % a.num_kv_heads
     index = item // chunks_per_tile // a.num_kv_heads
     sequence, first_token, num_rows, base = _tile(a, index)
     width = (a.head_dim + TILE - 1) // TILE * TILE
     num_keys = max(0, base + num_rows // (a.num_heads // a.num_kv_heads))
+    first = max(0, base + 1 - a.window) // CHUNK * CHUNK
     _load_query(a, first_token, kv_head, num_rows, scratch[0])
     if a.num_chunks > 0:
-        start = chunk * CHUNK
+        start = first + chunk * CHUNK
         target = a.partials + item * a.partial_size
         _clear(target, num_rows, width)
         if start < num_keys:
@@ -254,7 +288,7 @@ def _attend_item(a, item, scratch, partial, total):
             _attend_chunk(a, sequence, kv_head, base, num_rows, start, end, scratch, target)
         return
     _clear(total, num_rows, width)
-    for start in range(0, num_keys, CHUNK):
+    for start in range(first, num_keys, CHUNK):
         end = min(start + CHUNK, num_keys)
         _attend_chunk(a, sequence, kv_head, base, num_rows, start, end, scratch, partial)
         _merge(total, partial, num_rows, width)
@@ -268,7 +302,7 @@ def plan(address):
     starts = carray(pointer(a.query_start_loc), a.num_seqs + 1, dtype=np.int32)
     seq_lens = carray(pointer(a.seq_lens), a.num_seqs, dtype=np.int32)
     tiles = carray(pointer(a.tiles), 2 * a.max_tiles, dtype=np.int64)
-    count, longest, work = 0, 0, 0
+    count, most_chunks, work = 0, 0, 0
     for s in range(a.num_seqs):
         query_len = np.int64(starts[s + 1]) - np.int64(starts[s])
         num_tiles = (query_len + a.tokens_per_tile - 1) // a.tokens_per_tile
@@ -276,13 +310,16 @@ def plan(address):
             tiles[2 * (count + i)] = s
             tiles[2 * (count + i) + 1] = (num_tiles - 1 - i) * a.tokens_per_tile
         count += num_tiles
-        longest = max(longest, np.int64(seq_lens[s]))
-        work += num_tiles * np.int64(seq_lens[s])
+        num_keys = min(np.int64(seq_lens[s]), a.window + a.tokens_per_tile - 1)  # that a tile sees
+        of_window = (num_keys + CHUNK - 2) // CHUNK + 1  # wherever it begins
+        num_chunks = min((np.int64(seq_lens[s]) + CHUNK - 1) // CHUNK, of_window)
+        most_chunks = max(most_chunks, num_chunks)
+        work += num_tiles * num_keys
     a.num_tiles = count
     a.num_items = count * a.num_kv_heads
     a.num_chunks = 0
-    if a.num_items < a.wanted_items and longest > CHUNK:
-        a.num_chunks = (longest + CHUNK - 1) // CHUNK
+    if a.num_items < a.wanted_items and most_chunks > 1:
+        a.num_chunks = most_chunks
         a.num_items *= a.num_chunks
     return work * a.num_kv_heads
 

@@ -7,6 +7,7 @@ float16, on the CPU, contiguous in the last dimension; caches and activations ma
 
 import torch
 
+from kernels.attention_rules import AttentionRules
 from kernels.cpu import attention, elementwise, threads
 from kernels.cpu.llvm import BFLOAT16, FLOAT16, FLOAT32
 from kernels.kv_pool import LayerCache
@@ -67,7 +68,7 @@ def paged_attention(
     seq_lens: torch.Tensor,
     query_start_loc: torch.Tensor,
     max_query_len: int,
-    scale: float,
+    rules: AttentionRules,
 ) -> torch.Tensor:
     num_tokens, num_heads, head_dim = query.shape
     _, num_kv_heads, block_size, _ = cache.keys.shape
@@ -103,6 +104,7 @@ def paged_attention(
         block_tables.stride(0),
         _integers(seq_lens, torch.int32),
         _integers(query_start_loc, torch.int32),
+        attention.NO_WINDOW if rules.window is None else rules.window,
         tokens_per_tile,
         _ITEMS_PER_THREAD * num_threads,
         scratch,
@@ -110,7 +112,8 @@ def paged_attention(
         scratch + num_threads * slot_size,
         0,
         attention.partial_size(tokens_per_tile * group_size, head_dim),
-        scale,
+        rules.scale,
+        rules.soft_cap or 0.0,
     )
     _attend(arguments, head_dim * tokens_per_tile)
     return out

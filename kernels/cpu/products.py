@@ -96,6 +96,20 @@ def softmax_row(b, row, num_vectors, maximum, total):
     store(b, _reduce(b, sums.get(), b.fadd), total)
 
 
+@instruction
+def cap_row(b, row, num_vectors, factor: float):
+    """Numbers x in a row of num_vectors * WIDTH become factor / (2 ** x + 1).
+
+    With x = 2 log2(e) score / cap and factor = -2 log2(e) cap that is log2(e) cap tanh(score / cap) but for a constant, which
+    softmax does not see.
+    """
+    factors, ones = splat(b, factor, WIDTH), filled(1.0, WIDTH)
+    with counted_loop(b, num_vectors) as index:
+        address = element(b, row, index, _VECTOR_BYTES)
+        power = llvm.exp2(b, load(b, _VECTOR, address))
+        store(b, b.fdiv(factors, b.fadd(power, ones)), address)
+
+
 # --- transposition ------------------------------------------------------------------------------
 
 

@@ -63,8 +63,8 @@ def add_matmul(rows, a, stride_a, b, stride_b, out, stride_out, size):
 
 
 @njit(error_model="numpy")
-def find_rows(a, sequence, kv_head, start, end, keys, values, zeros):
-    """Write the addresses of the keys and values start..end; of zeros up to a whole tile."""
+def find_rows(a, sequence, kv_head, start, end, hidden, keys, values, zeros):
+    """Write the addresses of the keys and values start..end but for the first `hidden`; of zeros up to whole tiles."""
     key_rows = carray(pointer(keys), CHUNK, dtype=np.int64)
     value_rows = carray(pointer(values), CHUNK, dtype=np.int64)
     item_size = size_of(a.cache_dtype)
@@ -73,7 +73,9 @@ def find_rows(a, sequence, kv_head, start, end, keys, values, zeros):
         a.block_table_stride,
         dtype=np.int32,
     )
-    i = 0
+    for j in range(hidden // TILE * TILE, hidden):
+        key_rows[j] = value_rows[j] = zeros
+    i = hidden
     while i < end - start:
         block, offset = (start + i) // a.block_size, (start + i) % a.block_size
         block_id = np.int64(table[block])

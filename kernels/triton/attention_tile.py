@@ -3,6 +3,8 @@
 A program's rows are the query heads that share one KV head, so that keys and values are read once for the whole group: row
 `r` is head `r % GROUP` of the program's token `r // GROUP`. Scores are in units of log2 (exp2 is what the hardware has),
 maxima, sums and results in float32 (Dao, FlashAttention-2, 2023; Milakov and Gimelshein, 2018).
+
+What a model does not have is None as an argument, and its code is not compiled.
 """
 
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.attention_rules import AttentionRules
 from kernels.eight_bits import LARGEST
 from kernels.kv_pool import LayerCache
 from kernels.triton.chip import Chip
@@ -55,7 +58,7 @@ class Operands:
     seq_lens: torch.Tensor
     query_start_loc: torch.Tensor
     out: torch.Tensor
-    scale: float
+    rules: AttentionRules
 
     @property
     def num_seqs(self) -> int:
@@ -80,8 +83,9 @@ class Operands:
         )
 
     def kernel_arguments(self) -> tuple:
-        """The leading arguments of both kernels: pointers, the scale in units of log2, strides."""
-        cache = self.cache
+        """The leading arguments of both kernels: pointers, the rules, strides."""
+        cache, rules = self.cache, self.rules
+        scale, cap = rules.scale * LOG2_E / (self.shape.largest or 1.0), rules.soft_cap
         return (
             self.query,
             bits_of(cache.keys),
@@ -92,7 +96,9 @@ class Operands:
             self.seq_lens,
             self.query_start_loc,
             self.out,
-            self.scale * LOG2_E / (self.shape.largest or 1.0),
+            scale if cap is None else 2.0 * scale / cap,
+            rules.window,
+            None if cap is None else -2.0 * LOG2_E * cap,
             self.query.stride(0),
             self.query.stride(1),
             cache.keys.stride(0),
@@ -149,6 +155,17 @@ def load_scales(
 
 
 @triton.jit
+def bend(x, cap_factor):
+    """Capped scores in units of log2 but for a constant, which softmax does not see: cap_factor / (2 ** x + 1).
+
+    With x = 2 log2(e) score / cap and cap_factor = -2 log2(e) cap, as cap tanh(s / cap) = cap - 2 cap / (e ** (2 s / cap) + 1). A power
+    and a root are one instruction each, a division is ten on AMD, and the error is that of float32's last bits. An infinite power is meant.
+    """
+    root = tl.rsqrt(tl.exp2(x) + 1.0)
+    return cap_factor * root * root
+
+
+@triton.jit
 def attend(
     q,
     acc,
@@ -168,6 +185,8 @@ def attend(
     stride_value_scales,
     kv_head,
     scale_log2,
+    window,
+    cap_factor,
     HEAD_DIM: tl.constexpr,
     HEAD_DIM_PADDED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
@@ -180,8 +199,8 @@ def attend(
 ):
     """Walk the keys begin to end with the rows q [BLOCK_M, HEAD_DIM_PADDED]; returns (acc, m_i, l_i).
 
-    MASKED: a row sees keys up to its `position` only, and `end` may lie inside a tile. Otherwise every row sees all of
-    them, and end - begin is a multiple of BLOCK_N.
+    MASKED: a row sees keys up to its `position` only, with a `window` the last of these, and `end` may lie inside a tile. Otherwise
+    every row sees all of them, and end - begin is a multiple of BLOCK_N.
 
     Of keys and values with scales the products take the stored numbers: a key's scale goes into its column of scores, a value's into its
     column of weights. `scale_log2`, a number or one for each row, makes up for LARGEST in the scores; in the result the caller does. With
@@ -215,8 +234,12 @@ def attend(
                 key_scales_ptr, block_id, stride_key_scales, offs_n, exists, kv_head, BLOCK_SIZE
             )
             scores *= key_scales[None, :] * scale_log2
+        if cap_factor is not None:
+            scores = bend(scores, cap_factor)
         if MASKED:
             visible = exists[None, :] & (offs_n[None, :] <= position[:, None])
+            if window is not None:
+                visible &= offs_n[None, :] > position[:, None] - window
             scores = tl.where(visible, scores, float("-inf"))
             m_new = tl.maximum(m_i, tl.max(scores, 1))
             # A row that has seen no key yet keeps -inf as its maximum; -inf - -inf must not happen.

@@ -3,7 +3,8 @@
 A program owns one sequence, one KV head and one of `num_splits` runs of keys; its rows are the heads of the group. Where
 sequences alone would leave cores idle, their keys are split and a second kernel merges the partial results
 (Flash-Decoding, Dao et al. 2023). How many splits is decided from the batch size; how long they are, on the device
-from the sequence's length: nothing is read on the host, so the launch can live in a CUDA graph.
+from the sequence's length: nothing is read on the host, so the launch can live in a CUDA graph. With a window the first tile begins at
+the first key in it, and splits divide the window.
 """
 
 from typing import Any
@@ -22,12 +23,21 @@ MIN_SPLIT = tl.constexpr(256)
 
 
 @triton.jit
-def split_length(seq_len, num_splits, BLOCK_N: tl.constexpr):
+def first_visible(seq_len, window):
+    """The first key that a sequence's last token sees."""
+    first = 0
+    if window is not None:
+        first = tl.maximum(seq_len - window, 0)
+    return first
+
+
+@triton.jit
+def split_length(num_keys, num_splits, BLOCK_N: tl.constexpr):
     """Keys of one split: whole tiles, and enough of them to be worth a merge."""
-    return tl.maximum(tl.cdiv(tl.cdiv(seq_len, num_splits), BLOCK_N) * BLOCK_N, MIN_SPLIT)
+    return tl.maximum(tl.cdiv(tl.cdiv(num_keys, num_splits), BLOCK_N) * BLOCK_N, MIN_SPLIT)
 
 
-@triton.jit(do_not_specialize=["stride_table", "num_splits"])
+@triton.jit(do_not_specialize=["window", "stride_table", "num_splits"])
 def decode_attention_kernel(
     query_ptr,
     key_cache_ptr,
@@ -39,6 +49,8 @@ def decode_attention_kernel(
     query_start_loc_ptr,
     out_ptr,
     scale_log2,
+    window,
+    cap_factor,
     stride_query_token,
     stride_query_head,
     stride_key_block,
@@ -70,11 +82,11 @@ def decode_attention_kernel(
     if tl.load(query_start_loc_ptr + sequence + 1) - token != 1:
         return
     seq_len = tl.load(seq_lens_ptr + sequence)
-    begin = 0
+    begin = first_visible(seq_len, window)
     end = seq_len
     if SPLIT:
-        length = split_length(seq_len, num_splits, BLOCK_N)
-        begin = tl.program_id(1) * length
+        length = split_length(seq_len - begin, num_splits, BLOCK_N)
+        begin += tl.program_id(1) * length
         end = tl.minimum(begin + length, seq_len)
         if begin >= end:
             return
@@ -111,6 +123,8 @@ def decode_attention_kernel(
         stride_value_scales,
         kv_head,
         scale_log2,
+        None,
+        cap_factor,
         HEAD_DIM,
         HEAD_DIM_PADDED,
         BLOCK_SIZE,
@@ -137,7 +151,7 @@ def decode_attention_kernel(
         tl.store(out_ptr + out_offsets, out.to(out_ptr.dtype.element_ty), mask=row_mask)
 
 
-@triton.jit(do_not_specialize=["num_splits"])
+@triton.jit(do_not_specialize=["window", "num_splits"])
 def merge_splits_kernel(
     partial_ptr,
     partial_max_ptr,
@@ -145,6 +159,7 @@ def merge_splits_kernel(
     seq_lens_ptr,
     query_start_loc_ptr,
     out_ptr,
+    window,
     stride_out_token,
     stride_out_head,
     num_splits,
@@ -161,9 +176,10 @@ def merge_splits_kernel(
     if tl.load(query_start_loc_ptr + sequence + 1) - token != 1:
         return
     seq_len = tl.load(seq_lens_ptr + sequence)
+    num_keys = seq_len - first_visible(seq_len, window)
     splits = tl.arange(0, SPLITS_PADDED)
     offs_d = tl.arange(0, HEAD_DIM_PADDED)
-    exists = splits < tl.cdiv(seq_len, split_length(seq_len, num_splits, BLOCK_N))
+    exists = splits < tl.cdiv(num_keys, split_length(num_keys, num_splits, BLOCK_N))
     rows = (tl.program_id(0) * num_splits + splits).to(tl.int64)
     m = tl.load(partial_max_ptr + rows, mask=exists, other=float("-inf"))
     peak = tl.max(m, 0)
@@ -237,6 +253,7 @@ def decode_attention(operands: Operands, chip: Chip) -> None:
             operands.seq_lens,
             operands.query_start_loc,
             operands.out,
+            operands.rules.window,
             operands.out.stride(0),
             operands.out.stride(1),
             num_splits,

@@ -6,6 +6,7 @@ others; a kernel that can have none is not launched.
 
 import torch
 
+from kernels.attention_rules import AttentionRules
 from kernels.kv_pool import LayerCache
 from kernels.triton.attention_tile import Operands
 from kernels.triton.chip import chip_of
@@ -20,12 +21,12 @@ def paged_attention(
     seq_lens: torch.Tensor,
     query_start_loc: torch.Tensor,
     max_query_len: int,
-    scale: float,
+    rules: AttentionRules,
 ) -> torch.Tensor:
     """See `kernels.ops.PagedAttention`."""
     num_tokens, num_seqs = query.shape[0], seq_lens.shape[0]
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
-    operands = Operands(query, cache, block_tables, seq_lens, query_start_loc, out, scale)
+    operands = Operands(query, cache, block_tables, seq_lens, query_start_loc, out, rules)
     chip = chip_of(query.device)
     if max_query_len > 1:
         prefill_attention(operands, chip)

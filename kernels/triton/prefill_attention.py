@@ -2,7 +2,8 @@
 
 A program owns BLOCK_M rows of one sequence and one KV head: as many whole tokens as fit, times the heads of the group.
 Packing tokens and heads into one dimension wastes less than GROUP rows whatever the group's size. Keys that all
-rows see are walked without masks, the others, about one tile, with the causal one.
+rows see are walked without masks, those behind them, about one tile, with the causal one, and with a window those before them, from the
+first that a row sees, with both.
 
 Sequence `s` owns the tiles start[s] // BLOCK_Q + s and following, which always are enough for its tokens; a program finds
 its sequence by bisection and those left over do nothing. No length is read on the host. A sequence's last
@@ -34,7 +35,7 @@ def find_sequence(query_start_loc_ptr, tile, num_seqs, BLOCK_Q: tl.constexpr):
     return low
 
 
-@triton.jit(do_not_specialize=["stride_table", "num_seqs"])
+@triton.jit(do_not_specialize=["window", "stride_table", "num_seqs"])
 def prefill_attention_kernel(
     query_ptr,
     key_cache_ptr,
@@ -46,6 +47,8 @@ def prefill_attention_kernel(
     query_start_loc_ptr,
     out_ptr,
     scale_log2,
+    window,
+    cap_factor,
     stride_query_token,
     stride_query_head,
     stride_key_block,
@@ -91,21 +94,27 @@ def prefill_attention_kernel(
     q = tl.load(query_ptr + query_offsets, mask=row_mask, other=0.0)
 
     context = tl.load(seq_lens_ptr + sequence) - query_len
-    seen_by_all = tl.maximum(context + first + 1, 0) // BLOCK_N * BLOCK_N
-    seen_by_some = context + tl.minimum(first + BLOCK_Q, query_len)
+    end = context + tl.minimum(first + BLOCK_Q, query_len)
+    begin = 0
+    all_begin = 0
+    if window is not None:
+        begin = tl.maximum(context + first + 1 - window, 0)
+        all_begin = begin + tl.cdiv(tl.maximum(end - window, 0) - begin, BLOCK_N) * BLOCK_N
+        all_begin = tl.minimum(all_begin, end)
+    all_end = all_begin + tl.maximum(context + first + 1 - all_begin, 0) // BLOCK_N * BLOCK_N
     acc = tl.zeros([BLOCK_M, HEAD_DIM_PADDED], dtype=tl.float32)
     m_i = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
     l_i = tl.zeros([BLOCK_M], dtype=tl.float32)
     table_ptr = block_tables_ptr + sequence.to(tl.int64) * stride_table
-    for pass_index in tl.static_range(2):
+    for pass_index in tl.static_range(1 if window is None else 0, 3):
         acc, m_i, l_i = attend(
             q,
             acc,
             m_i,
             l_i,
             context + token,
-            0 if pass_index == 0 else seen_by_all,
-            seen_by_all if pass_index == 0 else seen_by_some,
+            begin if pass_index == 0 else all_begin if pass_index == 1 else all_end,
+            all_begin if pass_index == 0 else all_end if pass_index == 1 else end,
             key_cache_ptr,
             value_cache_ptr,
             key_scales_ptr,
@@ -117,11 +126,13 @@ def prefill_attention_kernel(
             stride_value_scales,
             kv_head,
             scale_log2,
+            window if pass_index == 0 else None,
+            cap_factor,
             HEAD_DIM,
             HEAD_DIM_PADDED,
             BLOCK_SIZE,
             BLOCK_N,
-            MASKED=pass_index == 1,
+            MASKED=pass_index != 1,
             PRECISION=PRECISION,
             WIDENING=WIDENING,
             WIDEN_FIRST=WIDEN_FIRST,

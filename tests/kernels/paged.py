@@ -5,7 +5,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from kernels import reference
+from kernels.attention_rules import AttentionRules
 from kernels.kv_pool import KVLayout, KVPool, LayerCache
+
+NO_BLOCK = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +21,7 @@ class PagedBatch:
     seq_lens: torch.Tensor
     query_start_loc: torch.Tensor
     max_query_len: int
-    scale: float
+    rules: AttentionRules
 
     def arguments(self) -> tuple:
         """In the order of the operation's parameters."""
@@ -29,7 +32,7 @@ class PagedBatch:
             self.seq_lens,
             self.query_start_loc,
             self.max_query_len,
-            self.scale,
+            self.rules,
         )
 
     def to(self, device: torch.device | str) -> "PagedBatch":
@@ -55,15 +58,18 @@ def make_batch(
     block_size: int = 16,
     dtype: torch.dtype = torch.float32,
     cache_dtype: torch.dtype | None = None,
+    window: int | None = None,
+    soft_cap: float | None = None,
     seed: int = 0,
 ) -> PagedBatch:
     """A batch of (query_len, seq_len) sequences.
 
-    Blocks are dealt from a shuffled pool that includes block 0; unused blocks, the tails of last blocks and unused
-    entries of block tables hold NaN (or numbers with such a scale) or an id that is out of range. The pool is a layer of a
-    two-layer cache.
+    Blocks are dealt from a shuffled pool that includes block 0; unused blocks, the tails of last blocks, what lies before
+    all windows and unused entries of block tables hold NaN (or numbers with such a scale) or an id that is out of range. The
+    pool is a layer of a two-layer cache.
     """
     generator = torch.Generator().manual_seed(seed)
+    rules = AttentionRules(head_dim**-0.5, window, soft_cap)
     seq_lens = [seq_len for _, seq_len in lengths]
     counts = [-(-seq_len // block_size) for seq_len in seq_lens]
     num_blocks = sum(counts) + 3
@@ -71,12 +77,18 @@ def make_batch(
     if counts and counts[0]:
         where = order.index(0)
         order[0], order[where] = order[where], order[0]
-    block_tables = torch.full((len(lengths), max(counts, default=0) + 2), 2**30, dtype=torch.int32)
+    block_tables = torch.full(
+        (len(lengths), max(counts, default=0) + 2), NO_BLOCK, dtype=torch.int32
+    )
     slots: list[int] = []
     for s, count in enumerate(counts):
         blocks, order = order[:count], order[count:]
         block_tables[s, :count] = torch.tensor(blocks, dtype=torch.int32)
-        slots += [blocks[i // block_size] * block_size + i % block_size for i in range(seq_lens[s])]
+        first = rules.first_visible(max(0, seq_lens[s] - lengths[s][0]))
+        if s % 2:
+            block_tables[s, : first // block_size] = NO_BLOCK
+        seen = range(first, seq_lens[s])
+        slots += [blocks[i // block_size] * block_size + i % block_size for i in seen]
     layout = KVLayout(
         num_layers=2,
         num_kv_heads=num_kv_heads,
@@ -97,7 +109,7 @@ def make_batch(
         seq_lens=torch.tensor(seq_lens, dtype=torch.int32),
         query_start_loc=torch.tensor([0, *query_lens]).cumsum(0).to(torch.int32),
         max_query_len=max(query_lens, default=0),
-        scale=head_dim**-0.5,
+        rules=rules,
     )
 
 

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 
 import pytest
 import torch
@@ -136,6 +137,32 @@ def test_attention_of_rows_that_see_nothing_is_zero(
     actual = backend.paged_attention(*batch.to(device).arguments())
     assert not actual[:4].any()
     assert_close(actual, reference.paged_attention(*batch.arguments()))
+
+
+@pytest.mark.parametrize("window", [1, 7, 8, 9, 16, 1000])
+def test_attention_in_a_window(backend: KernelBackend, device: torch.device, window: int) -> None:
+    """In blocks of 8; what lies before all windows of a sequence is poison."""
+    lengths = [(1, 1), (1, 7), (1, 8), (1, 9), (1, 75), (7, 7), (2, 9), (3, 40), (18, 40), (5, 3)]
+    lengths += [(0, 30), (1, 0)]
+    batch = make_batch(lengths, block_size=8, head_dim=32, num_kv_heads=1, window=window)
+    actual = backend.paged_attention(*batch.to(device).arguments())
+    assert_close(actual, reference.paged_attention(*batch.arguments()))
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in exp2")  # the kernel means infinity
+@pytest.mark.parametrize("window", [None, 9])
+@pytest.mark.parametrize("largest", [1.0, 1e4])
+def test_attention_with_a_soft_cap(
+    backend: KernelBackend, device: torch.device, largest: float, window: int | None
+) -> None:
+    batch = make_batch([(1, 20), (18, 40), (2, 0)], block_size=8, soft_cap=5.0, window=window)
+    batch.query.mul_(largest)
+    actual = backend.paged_attention(*batch.to(device).arguments())
+    expected = reference.paged_attention(*batch.arguments())
+    assert not expected[-2:].any()
+    uncapped = replace(batch, rules=replace(batch.rules, soft_cap=None))
+    assert (reference.paged_attention(*uncapped.arguments()) - expected).abs().max() > 0.05
+    assert_close(actual, expected)
 
 
 def test_attention_of_an_empty_batch(backend: KernelBackend, device: torch.device) -> None:

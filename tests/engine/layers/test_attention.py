@@ -5,6 +5,7 @@ import torch
 from engine.attention_metadata import build_step_inputs, forward_context
 from engine.layers.attention import Attention
 from engine.outputs import ScheduledSequence
+from kernels.attention_rules import AttentionRules
 from kernels.kv_pool import LayerCache
 from kernels.ops import select_backend
 
@@ -13,7 +14,7 @@ CPU = torch.device("cpu")
 
 def test_a_decode_sees_what_the_prefill_stored() -> None:
     torch.manual_seed(0)
-    layer = Attention(16, select_backend("reference", CPU))
+    layer = Attention(AttentionRules(16**-0.5), select_backend("reference", CPU))
     pool = torch.full((2, 6, 2, 4, 16), float("nan"))
     layer.bind(LayerCache(*pool))
     query, key, value = (torch.randn(6, heads, 16) for heads in (4, 2, 2))

@@ -1,12 +1,14 @@
 """What only the CPU kernel promises: results that depend on nothing but the sequence, on every path through it."""
 
 import threading
+from typing import Any
 
 import pytest
 import torch
 
 from kernels import reference
 from kernels.cpu import attention, backend
+from kernels.cpu.jit import Compiled
 from tests.kernels.paged import PagedBatch, make_batch
 
 
@@ -24,7 +26,7 @@ def only(batch: PagedBatch, sequence: int, last: int) -> PagedBatch:
         seq_lens=batch.seq_lens[sequence : sequence + 1],
         query_start_loc=torch.tensor([0, last], dtype=torch.int32),
         max_query_len=last,
-        scale=batch.scale,
+        rules=batch.rules,
     )
 
 
@@ -54,6 +56,49 @@ def test_a_token_gives_the_same_bits_in_every_chunk_of_a_prefill() -> None:
     whole = attend(batch)
     for last in (1, 2, 5, 17, 100):
         assert torch.equal(attend(only(batch, 0, last)), whole[-last:])
+
+
+LIMITS: list[dict[str, Any]] = [
+    *({"window": window} for window in (1, 7, 33, 256, 300)),
+    {"soft_cap": 2.0},
+    {"window": 300, "soft_cap": 2.0},
+]
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+def test_windows_and_caps_cross_chunks_and_splits(limits: dict[str, Any]) -> None:
+    chunk = attention.CHUNK
+    few, many = [(1, 3 * chunk + 5)], [(1, 900), (70, 600), (3, chunk + 2), (1, 5), (0, 7), (4, 2)]
+    for lengths in (few, [(3, 700)], many):
+        batch = make_batch(lengths, **limits)
+        expected = reference.paged_attention(*batch.arguments())
+        torch.testing.assert_close(attend(batch), expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+def test_windows_and_caps_leave_a_tokens_bits_alone(limits: dict[str, Any]) -> None:
+    batch = make_batch([(300, 700), (1, 900)], **limits)
+    together = attend(batch)
+    for last in (1, 2, 17, 100, 300):
+        assert torch.equal(attend(only(batch, 0, last)), together[300 - last : 300])
+    assert torch.equal(attend(only(batch, 1, 1)), together[300:])
+
+
+def test_a_split_leaves_out_chunks_before_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one query of 2,560 keys and a window of 300, at most three chunks have one that is seen; 0: no split."""
+    numbers: list[int] = []
+    call = backend.threads.call
+
+    def watched(compiled: Compiled, arguments: attention.AttentionArguments) -> int:
+        done = call(compiled, arguments)
+        numbers.append(arguments.num_chunks)
+        return done
+
+    monkeypatch.setattr(backend.threads, "call", watched)
+    for window, num_chunks in ((None, 10), (300, 3), (1, 0)):
+        attend(make_batch([(1, 2560)], window=window))
+        assert numbers[0] == num_chunks
+        numbers.clear()
 
 
 def test_threads_do_not_change_bits(monkeypatch: pytest.MonkeyPatch) -> None:

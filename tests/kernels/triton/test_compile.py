@@ -33,8 +33,8 @@ def run_module(*arguments: str, cache: Path, program: str | None = None) -> str:
 def test_one_models_shapes_compile_without_spills(tmp_path: Path) -> None:
     report = json.loads(run_module("--quick", "--jobs", "1", cache=tmp_path).splitlines()[-1])
     assert report["failed"] == []
-    eight_bits = re.compile("(int8|fp8) (KV|weights)$")
-    binaries = [b for b in report["binaries"] if not eight_bits.search(b["label"])]
+    variants = re.compile("(int8|fp8) (KV|weights)$|, window, soft cap$")
+    binaries = [b for b in report["binaries"] if not variants.search(b["label"])]
     seen = {(binary["kernel"], binary["target"]): binary for binary in binaries}
     kernels = {kernel for kernel, _ in seen}
     assert kernels == {
@@ -42,8 +42,8 @@ def test_one_models_shapes_compile_without_spills(tmp_path: Path) -> None:
         *("rotate_and_store", "copy_blocks", "rms_norm", "silu_and_mul"),
     }
     assert len(seen) == len(binaries) == 4 * len(kernels)
-    # The same with int8 and fp8: three kernels on keys and values, one on weights.
-    assert len(report["binaries"]) - len(binaries) == 4 * 2 * 4
+    # With int8 and fp8 three kernels on keys and values, one on weights; with a window and a soft cap three of attention.
+    assert len(report["binaries"]) - len(binaries) == 4 * (2 * 4 + 3)
     assert seen["prefill_attention", "sm_80"]["products"] == "HMMA"
     assert seen["prefill_attention", "sm_90"]["products"] == "HGMMA"
     # Two tiles of keys and of values wait while a third is worked on.

@@ -7,6 +7,7 @@ import torch
 import triton.language as tl
 
 from kernels import reference
+from kernels.attention_rules import AttentionRules
 from kernels.kv_pool import KVLayout, KVPool, LayerCache
 from kernels.triton import eight_bits
 from kernels.triton.attention_tile import Operands
@@ -104,7 +105,9 @@ def attend(cache: LayerCache) -> torch.Tensor:
     table, seq_lens, starts = (
         torch.tensor(x, dtype=torch.int32, device=DEVICE) for x in ([[0]], [1], [0, 1])
     )
-    return paged_attention(query, cache, table, seq_lens, starts, 1, 1.0)[0, 0].cpu()
+    return paged_attention(query, cache, table, seq_lens, starts, 1, AttentionRules(1.0))[
+        0, 0
+    ].cpu()
 
 
 def test_every_e4m3_is_widened_exactly() -> None:
@@ -170,16 +173,22 @@ def test_attention_of_a_mixed_batch(cache_dtype: torch.dtype, block_size: int) -
 
 
 @pytest.mark.parametrize("cache_dtype", DTYPES)
-@pytest.mark.parametrize("seq_len", [256, 257, 600])
-def test_splits_and_their_merge(cache_dtype: torch.dtype, seq_len: int) -> None:
+@pytest.mark.parametrize(
+    ("seq_len", "window"), [(256, None), (257, None), (600, None), (600, 300), (600, 5)]
+)
+def test_splits_and_their_merge(cache_dtype: torch.dtype, seq_len: int, window: int | None) -> None:
     batch = make_batch(
-        [(1, seq_len), (1, 3), (1, 0)], num_kv_heads=1, head_dim=16, cache_dtype=cache_dtype
+        [(1, seq_len), (1, 3), (1, 0)],
+        num_kv_heads=1,
+        head_dim=16,
+        cache_dtype=cache_dtype,
+        window=window,
     )
     chip = replace(MI300X, num_cores=64)
     there = batch.to(DEVICE)
     out = torch.full_like(there.query, -7.0, memory_format=torch.contiguous_format)
     where = (there.block_tables, there.seq_lens, there.query_start_loc)
-    decode_attention(Operands(there.query, there.cache, *where, out, there.scale), chip)
+    decode_attention(Operands(there.query, there.cache, *where, out, there.rules), chip)
     expected = reference.paged_attention(*batch.arguments())
     torch.testing.assert_close(out.cpu(), expected, rtol=2e-5, atol=2e-5)
 

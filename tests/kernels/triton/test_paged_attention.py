@@ -7,6 +7,7 @@ import torch
 
 from kernels import reference
 from kernels.kv_pool import KVLayout, LayerCache
+from kernels.triton import decode_attention as decode_module
 from kernels.triton.attention_tile import AttentionShape, Operands
 from kernels.triton.chip import H200, MI300X, chip_of
 from kernels.triton.decode_attention import MAX_SPLITS, choose_num_splits, decode_attention
@@ -29,7 +30,7 @@ def operands_of(batch: PagedBatch) -> Operands:
         batch.seq_lens,
         batch.query_start_loc,
         torch.full_like(batch.query, -7.0, memory_format=torch.contiguous_format),
-        batch.scale,
+        batch.rules,
     )
 
 
@@ -62,6 +63,73 @@ def test_every_pair_of_sizes_and_types(row: int, column: int) -> None:
         cache_dtype=STORED[(row + column) % 3],
     )
     assert_equal_to_reference(batch, 2e-5 if dtype is torch.float32 else 3e-3)
+
+
+@pytest.mark.parametrize("column", range(5))
+@pytest.mark.parametrize("row", range(5))
+def test_every_window_in_every_size_and_type(row: int, column: int) -> None:
+    """The same with windows about the edges of blocks and beyond all texts, every second time with a soft cap."""
+    block_size = BLOCK_SIZES[column]
+    window = (1, block_size - 1, block_size, block_size + 1, 1000)[row]
+    lengths = [(1, 1), (1, block_size), (1, 2 * block_size + 3), (1, 0), (0, 3)]
+    lengths += [(9, block_size + 1), (2, 3 * block_size), (4, 2), (9, 2 * block_size + 10)]
+    dtype = QUERIES[(row + column) % 2]
+    batch = make_batch(
+        lengths,
+        num_kv_heads=1,
+        head_dim=HEAD_DIMS[(row + column) % 5],
+        group_size=GROUP_SIZES[(row + 2 * column) % 5],
+        block_size=block_size,
+        dtype=dtype,
+        cache_dtype=STORED[(2 * row + column) % 3],
+        window=window,
+        soft_cap=2.0 if column % 2 else None,
+    )
+    assert_equal_to_reference(batch, 2e-5 if dtype is torch.float32 else 3e-3)
+
+
+@pytest.mark.parametrize("dtype", QUERIES)
+@pytest.mark.parametrize("window", [1, 31, 32, 33, 100, 250, 1000])
+def test_tiles_before_in_and_behind_a_window(window: int, dtype: torch.dtype) -> None:
+    """Small tiles in float32, large ones in float16; some are wholly visible if the window is longer than both of a tile's sides."""
+    batch = make_batch(
+        [(150, 400), (1, 300)],
+        num_kv_heads=1,
+        head_dim=32,
+        group_size=2,
+        dtype=dtype,
+        window=window,
+    )
+    assert_equal_to_reference(batch, 2e-5 if dtype is torch.float32 else 3e-3)
+
+
+@pytest.mark.parametrize("window", [5, 8, 20])
+def test_chunks_from_every_offset_in_a_window(window: int) -> None:
+    lengths = [(7, 7 + offset) for offset in range(26)]
+    batch = make_batch(lengths, num_kv_heads=1, head_dim=16, block_size=8, window=window)
+    assert_equal_to_reference(batch)
+
+
+@pytest.mark.parametrize(
+    ("num_cores", "window", "num_splits"),
+    [(64, 1, 1), (64, 256, 1), (64, 257, 2), (64, 600, 3), (64, 3000, 4), (2, 600, 3)],
+)
+def test_splits_divide_what_the_window_shows(
+    num_cores: int, window: int, num_splits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = make_batch([(1, 1000), (1, 3)], num_kv_heads=1, head_dim=16, window=window).to(DEVICE)
+    operands, written = operands_of(batch), []
+
+    def partials(operands: Operands, most_splits: int) -> tuple[torch.Tensor, ...]:
+        sums = torch.full((2, 3, most_splits), -7.0, device=DEVICE)
+        written.append(sums)
+        return torch.empty((*sums.shape, 16), device=DEVICE), torch.empty_like(sums), sums
+
+    monkeypatch.setattr(decode_module, "_partials", partials)
+    decode_attention(operands, replace(MANY_CORES, num_cores=num_cores))
+    assert (written[0] != -7).sum(dim=-1).tolist() == [[num_splits] * 3, [1] * 3]
+    expected = reference.paged_attention(*batch.arguments())
+    torch.testing.assert_close(operands.out, expected, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("seq_len", [1, 255, 256, 257, 512, 513, 1000])
