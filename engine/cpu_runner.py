@@ -73,6 +73,8 @@ def fused_runner_reason(
 ) -> str | None:
     """Why the fused runner cannot serve this model with these options on a CPU of these features; None: it can."""
     missing = missing_features(instruction_set(config, features), features)
+    max_model_len = resolve_max_model_len(config, model)
+    windows = [window for window in model.windows(max_model_len) if window is not None]
     rules = (
         (config.attention_backend not in ("auto", "cpu"),
          f"--attention-backend {config.attention_backend} was asked for"),
@@ -85,6 +87,8 @@ def fused_runner_reason(
         (bool(missing), f"this CPU lacks {', '.join(missing)}"),
         (model.output_bias, "the output projection has a bias"),
         (model.mlp_bias, "the MLP has biases"),
+        (bool(windows), f"the context of {max_model_len} tokens is longer than a sliding window; "
+         f"--max-model-len {min(windows, default=0)} fits in one"),
     )  # fmt: skip
     reason = next((reason for holds, reason in rules if holds), None)
     return reason or unsupported_reason(fused_shape(model), config.block_size)

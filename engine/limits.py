@@ -10,12 +10,12 @@ from engine.models.config import ModelConfig
 def resolve_max_model_len(config: EngineConfig, model: ModelConfig) -> int:
     """`--max-model-len`, else the model's context. Raises ConfigError when it is longer than that."""
     if config.max_model_len is None:
-        return model.max_context
-    if config.max_model_len > model.max_context:
+        return model.max_position_embeddings
+    if config.max_model_len > model.max_position_embeddings:
         raise ConfigError(
             "--max-model-len",
             config.max_model_len,
-            f"at most {model.max_context}, the longest context of this model",
+            f"at most {model.max_position_embeddings}, the longest context of this model",
         )
     return config.max_model_len
 

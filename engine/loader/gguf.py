@@ -14,6 +14,7 @@ from gguf.quants import dequantize
 from engine.errors import ModelLoadError
 from engine.loader.gguf_file import GGUFFile, GGUFTensor
 from engine.loader.quantized import Int4Weight, Int8Table, int4_from_gguf, int8_from_gguf
+from engine.models.config import FULL, SLIDING
 
 ARCHITECTURES = {  # what the file says -> what transformers says; llama.cpp keeps Mistral as llama
     "llama": "LlamaForCausalLM",
@@ -76,12 +77,26 @@ def config_from_gguf(file: GGUFFile) -> dict[str, Any]:
         "head_dim": _key(file, "attention.key_length", head_dim),
         "rms_norm_eps": _key(file, "attention.layer_norm_rms_epsilon"),
         "max_position_embeddings": _key(file, "context_length"),
-        "sliding_window": _key(file, "attention.sliding_window", 0) or None,
         "rope_parameters": _rope_parameters(file),
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "attention_bias": "blk.0.attn_q.bias" in file.tensors,
         "eos_token_id": file.metadata.get("tokenizer.ggml.eos_token_id"),
-    }
+    } | _sliding_windows(file)
+
+
+def _sliding_windows(file: GGUFFile) -> dict[str, Any]:
+    """The window, and which layers have it: those that a list marks, with a number n all but every n-th, else all."""
+    window = _key(file, "attention.sliding_window", 0)
+    if not window:
+        return {}
+    pattern, num_layers = (
+        _key(file, "attention.sliding_window_pattern", 0),
+        _key(file, "block_count"),
+    )
+    if isinstance(pattern, int):
+        pattern = [pattern == 0 or (i + 1) % pattern > 0 for i in range(num_layers)]
+    kinds = [SLIDING if slides else FULL for slides in pattern]
+    return {"sliding_window": window, "use_sliding_window": True, "layer_types": kinds}
 
 
 def _rope_parameters(file: GGUFFile) -> dict[str, Any]:

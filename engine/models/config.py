@@ -16,11 +16,12 @@ ARCHITECTURES = (
     "Qwen2ForCausalLM",
     "Qwen3ForCausalLM",
 )
+FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Sizes and variants. `sliding_window` limits the context: inside one window, full attention is the same.
+    """Sizes and variants. `sliding_windows` has each layer's: a token sees so many tokens, itself included; None: all up to itself.
 
     `qkv_bias`, `output_bias`, `mlp_bias` say which projections have a bias, `qk_norm` whether each head of q and k is
     normalised. `rope` is the source of the rotary frequencies.
@@ -36,7 +37,7 @@ class ModelConfig:
     head_dim: int
     rms_norm_eps: float
     max_position_embeddings: int
-    sliding_window: int | None
+    sliding_windows: tuple[int | None, ...]
     tie_word_embeddings: bool
     qkv_bias: bool
     output_bias: bool
@@ -44,11 +45,11 @@ class ModelConfig:
     qk_norm: bool
     rope: PretrainedConfig
 
-    @property
-    def max_context(self) -> int:
-        """The most tokens a sequence may have."""
-        return min(
-            self.max_position_embeddings, self.sliding_window or self.max_position_embeddings
+    def windows(self, max_model_len: int) -> tuple[int | None, ...]:
+        """The layers' windows, None where a layer sees all of a sequence of `max_model_len` tokens."""
+        return tuple(
+            None if window is None or window >= max_model_len else window
+            for window in self.sliding_windows
         )
 
 
@@ -73,7 +74,7 @@ def parse_config(source: PretrainedConfig) -> ModelConfig:
         head_dim=getattr(source, "head_dim", None) or source.hidden_size // num_heads,
         rms_norm_eps=source.rms_norm_eps,
         max_position_embeddings=_max_position(source.max_position_embeddings, rope),
-        sliding_window=getattr(source, "sliding_window", None),
+        sliding_windows=_sliding_windows(source, architecture),
         tie_word_embeddings=bool(source.tie_word_embeddings),
         qkv_bias=qkv_bias,
         output_bias=qkv_bias and architecture != "Qwen2ForCausalLM",
@@ -106,6 +107,18 @@ def _max_position(named: int, rope: dict[str, Any]) -> int:
     if rope.get("rope_type") != "yarn":
         return named
     return max(named, int(rope["factor"] * rope["original_max_position_embeddings"]))
+
+
+def _sliding_windows(source: PretrainedConfig, architecture: str) -> tuple[int | None, ...]:
+    """Of the layers that are called sliding. Where no layer is called anything, all of Mistral's are and none of Llama's."""
+    window = getattr(source, "sliding_window", None)
+    if window is not None and window < 1:
+        raise ModelLoadError(f"{source.model_type} with sliding_window {window} is not supported")
+    usual = SLIDING if architecture == "MistralForCausalLM" else FULL
+    kinds = getattr(source, "layer_types", None) or [usual] * source.num_hidden_layers
+    for kind in kinds:
+        _require(source, "layer_types", kind, (FULL, SLIDING))
+    return tuple(window if kind == SLIDING else None for kind in kinds)
 
 
 def _architecture(source: PretrainedConfig) -> str:

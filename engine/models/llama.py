@@ -20,10 +20,15 @@ from kernels.ops import KernelBackend
 
 
 class LlamaAttention:
-    """Grouped-query attention with rotary positions."""
+    """Grouped-query attention with rotary positions, within a window if there is one."""
 
     def __init__(
-        self, config: ModelConfig, weights: ModelWeights, prefix: str, ops: KernelBackend
+        self,
+        config: ModelConfig,
+        weights: ModelWeights,
+        prefix: str,
+        window: int | None,
+        ops: KernelBackend,
     ) -> None:
         self.num_heads = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
         self.head_dim = config.head_dim
@@ -35,7 +40,7 @@ class LlamaAttention:
         if config.qk_norm:
             self.q_norm = RMSNorm(weights.vector(f"{prefix}.q_norm"), config.rms_norm_eps, ops)
             self.k_norm = RMSNorm(weights.vector(f"{prefix}.k_norm"), config.rms_norm_eps, ops)
-        self.attention = Attention(AttentionRules(config.head_dim**-0.5), ops)
+        self.attention = Attention(AttentionRules(config.head_dim**-0.5, window), ops)
 
     def __call__(
         self, x: torch.Tensor, positions: torch.Tensor, cos_sin: torch.Tensor
@@ -72,7 +77,12 @@ class LlamaDecoderLayer:
     """Normalise, attend, normalise, transform; each block's output joins the residual at the next norm."""
 
     def __init__(
-        self, config: ModelConfig, weights: ModelWeights, prefix: str, ops: KernelBackend
+        self,
+        config: ModelConfig,
+        weights: ModelWeights,
+        prefix: str,
+        window: int | None,
+        ops: KernelBackend,
     ) -> None:
         self.input_layernorm = RMSNorm(
             weights.vector(f"{prefix}.input_layernorm"), config.rms_norm_eps, ops
@@ -80,7 +90,7 @@ class LlamaDecoderLayer:
         self.post_attention_layernorm = RMSNorm(
             weights.vector(f"{prefix}.post_attention_layernorm"), config.rms_norm_eps, ops
         )
-        self.self_attn = LlamaAttention(config, weights, f"{prefix}.self_attn", ops)
+        self.self_attn = LlamaAttention(config, weights, f"{prefix}.self_attn", window, ops)
         self.mlp = LlamaMLP(config, weights, f"{prefix}.mlp", ops)
 
     def __call__(
@@ -111,9 +121,10 @@ class LlamaForCausalLM:
         self.config, self.dtype = config, weights.dtype
         self.embed_tokens, self.lm_head = weights.embedding_and_head(config.tie_word_embeddings)
         self.layers: list[LlamaDecoderLayer] = []
-        for index in range(config.num_layers):
+        for index, window in enumerate(config.windows(max_model_len)):
             progress(index / config.num_layers)
-            self.layers.append(LlamaDecoderLayer(config, weights, f"model.layers.{index}", ops))
+            prefix = f"model.layers.{index}"
+            self.layers.append(LlamaDecoderLayer(config, weights, prefix, window, ops))
         self.norm = RMSNorm(weights.vector("model.norm"), config.rms_norm_eps, ops)
         cos_sin = build_cos_sin(config.rope, config.head_dim, max_model_len, weights.rope_factors())
         self.cos_sin = cos_sin.to(weights.device)

@@ -387,8 +387,10 @@ def test_model_and_processor_decide_whether_it_runs(tiny_folder: Path) -> None:
     for change, reason in (
         ({"output_bias": True}, "the output projection has a bias"),
         ({"mlp_bias": True}, "the MLP has biases"),
+        ({"sliding_windows": (None, 100, 120)}, "the context of 128 tokens is longer than a sliding window; --max-model-len 100 fits in one"),
+        ({"sliding_windows": (None, None, 128)}, None),
         ({"head_dim": 72}, "head_dim 72 is not a multiple of 16 up to 128"),
-    ):
+    ):  # fmt: skip
         assert fused_runner_reason(options, replace(model, **change), FEATURES) == reason
 
 

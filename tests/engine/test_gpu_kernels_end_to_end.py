@@ -25,6 +25,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def windowed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose second layer sees five tokens, one more than a block has."""
+    path, window = (
+        tmp_path_factory.mktemp("windowed"),
+        {"sliding_window": 5, "max_window_layers": 1},
+    )
+    reference = make_reference("qwen2", num_hidden_layers=2, use_sliding_window=True, **window)
+    reference.save_pretrained(path)
+    return path
+
+
 def request(request_id: int, prompt: list[int], n: int = 1) -> Request:
     params = SamplingParams(
         n=n, temperature=1.0 if n > 1 else 0.0, seed=5, max_tokens=7, ignore_eos=True
@@ -81,6 +93,20 @@ def run_engine(folder: Path, backend: str, **options: Any) -> tuple[Tokens, Engi
     ],
 )
 def test_a_busy_day_gives_the_tokens_of_the_reference(
+    folder: Path, options: dict[str, str]
+) -> None:
+    assert_a_busy_day_gives_the_tokens_of_the_reference(folder, options)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("options", [{}, {"kv_cache_dtype": "int8"}])
+def test_a_busy_day_of_a_model_with_a_window(
+    windowed_folder: Path, options: dict[str, str]
+) -> None:
+    assert_a_busy_day_gives_the_tokens_of_the_reference(windowed_folder, options)
+
+
+def assert_a_busy_day_gives_the_tokens_of_the_reference(
     folder: Path, options: dict[str, str]
 ) -> None:
     expected, _ = run_engine(folder, "reference", **options)

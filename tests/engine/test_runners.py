@@ -67,6 +67,29 @@ def test_the_torch_runner_serves_with_its_reason_in_the_log(
     assert caplog.messages == [f"the torch runner computes the steps: {reason}"]
 
 
+def test_a_window_shorter_than_the_context_needs_the_torch_runner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_reference("mistral", sliding_window=40).save_pretrained(tmp_path)
+    pretend_features(monkeypatch, *INSTRUCTION_SETS["avx512"])
+    caplog.set_level(logging.INFO, "engine.runners")
+    runner = load(tmp_path)
+    assert isinstance(runner, ModelRunner)
+    assert runner.info.max_model_len == 128
+    assert caplog.messages == [
+        "the torch runner computes the steps: the context of 128 tokens is longer than a sliding window; "
+        "--max-model-len 40 fits in one"
+    ]
+
+
+@needs_fused_cpu
+def test_a_context_of_one_window_stays_with_the_fused_runner(tmp_path: Path) -> None:
+    make_reference("mistral", sliding_window=40).save_pretrained(tmp_path)
+    runner = load(tmp_path, max_model_len=40)
+    assert isinstance(runner, CpuRunner)
+    runner.close()
+
+
 def test_an_older_processor_falls_back(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -52,6 +52,40 @@ def test_architectures_and_heads_survive_the_format(
     assert (ours - reference_logits(model, TOKENS)).abs().max() < 1e-3
 
 
+WINDOW = (7, GGUFValueType.UINT32)
+
+
+@pytest.mark.parametrize("model_type", ["mistral", "qwen2"])
+def test_a_window_is_that_of_all_layers(model_type: str, tmp_path: Path) -> None:
+    model = make_reference(
+        model_type, sliding_window=7, use_sliding_window=True, max_window_layers=0
+    )
+    architecture = "llama" if model_type == "mistral" else model_type
+    keys = {f"{architecture}.attention.sliding_window": WINDOW}
+    path = write_gguf(tmp_path / "tiny.gguf", model, extra_keys=keys)
+    assert open_model(path).config.sliding_windows == (7, 7, 7)
+    ours = paged_logits(load_ours(path), TOKENS)
+    assert (ours - reference_logits(model, TOKENS)).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("pattern", "windows"),
+    [
+        (([True, False, True], GGUFValueType.ARRAY, GGUFValueType.BOOL), (7, None, 7)),
+        ((3, GGUFValueType.UINT32), (7, 7, None)),
+        ((1, GGUFValueType.UINT32), (None, None, None)),
+        ((0, GGUFValueType.UINT32), (7, 7, 7)),
+    ],
+)
+def test_a_pattern_says_which_layers_have_the_window(
+    pattern: tuple[Any, ...], windows: tuple[int | None, ...], tmp_path: Path
+) -> None:
+    name = "qwen3.attention.sliding_window"
+    keys = {name: WINDOW, f"{name}_pattern": pattern}
+    path = write_gguf(tmp_path / "tiny.gguf", make_reference("qwen3"), extra_keys=keys)
+    assert open_model(path).config.sliding_windows == windows
+
+
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_1"])
 def test_packed_weights_stay_close_to_the_exact_ones(name: str, tmp_path: Path) -> None:
     model = make_reference("llama", **WIDE, num_hidden_layers=2)

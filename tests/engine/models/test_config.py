@@ -5,7 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoConfig, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config
+from transformers import (
+    AutoConfig,
+    GPT2Config,
+    LlamaConfig,
+    MistralConfig,
+    PretrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
 
 from engine.errors import ModelLoadError
 from engine.loader.model import open_model
@@ -83,21 +91,21 @@ YARN = {
 def test_yarn_in_a_file_reaches_as_far_as_it_stretches(named: int) -> None:
     """Some files name the context before stretching, others the one after."""
     source = llama(max_position_embeddings=named, rope_parameters=YARN)
-    assert parse_config(source).max_context == 131_072
+    assert parse_config(source).max_position_embeddings == 131_072
 
 
 def test_other_kinds_in_a_file_end_where_the_file_says() -> None:
     for kind in ("linear", "dynamic"):
         rope = {"rope_type": kind, "rope_theta": 1e4, "factor": 4.0}
         source = llama(max_position_embeddings=16_384, rope_parameters=rope)
-        assert parse_config(source).max_context == 16_384
+        assert parse_config(source).max_position_embeddings == 16_384
 
 
 def test_stretching_takes_the_place_of_what_the_file_says() -> None:
     source = llama(max_position_embeddings=131_072, rope_parameters=YARN)
     model = parse_config(source)
     stretched = stretch(model, RopeScaling(rope_type="dynamic", factor=2.5))
-    assert stretched.max_context == 81_920
+    assert stretched.max_position_embeddings == 81_920
     assert stretched.rope.max_position_embeddings == 32_768
     assert stretched.rope.rope_parameters == {
         "rope_type": "dynamic",
@@ -112,16 +120,64 @@ def test_the_original_context_may_be_named() -> None:
     model = parse_config(llama(max_position_embeddings=8192))
     scaling = RopeScaling(rope_type="yarn", factor=4, original_max_position_embeddings=2048)
     stretched = stretch(model, scaling)
-    assert stretched.max_context == 8192
+    assert stretched.max_position_embeddings == 8192
     assert stretched.rope.rope_parameters["original_max_position_embeddings"] == 2048
 
 
-def test_a_sliding_window_limits_the_context() -> None:
-    sizes: dict[str, Any] = {"max_position_embeddings": 32_768, "sliding_window": 4096}
-    mistral = parse_config(MistralConfig(architectures=["MistralForCausalLM"], **sizes))
-    assert mistral.max_context == 4096
-    unused = parse_config(Qwen2Config(architectures=["Qwen2ForCausalLM"], **sizes))
-    assert unused.max_context == 32_768
+SLIDING: dict[str, Any] = {"num_hidden_layers": 4, "sliding_window": 4096}
+
+
+@pytest.mark.parametrize(
+    ("source", "windows"),
+    [
+        (llama(**SLIDING), (None,) * 4),
+        (MistralConfig(architectures=["MistralForCausalLM"], **SLIDING), (4096,) * 4),
+        (
+            MistralConfig(architectures=["MistralForCausalLM"], num_hidden_layers=2, sliding_window=None),
+            (None, None),
+        ),
+        (Qwen2Config(architectures=["Qwen2ForCausalLM"], **SLIDING), (None,) * 4),
+        (
+            Qwen2Config(
+                architectures=["Qwen2ForCausalLM"], **SLIDING, use_sliding_window=True, max_window_layers=3
+            ),
+            (None, None, None, 4096),
+        ),
+        (
+            Qwen3Config(
+                architectures=["Qwen3ForCausalLM"],
+                num_hidden_layers=3,
+                sliding_window=7,
+                use_sliding_window=True,
+                layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+            ),
+            (7, None, 7),
+        ),
+    ],
+)  # fmt: skip
+def test_each_layer_has_its_window(
+    source: PretrainedConfig, windows: tuple[int | None, ...]
+) -> None:
+    assert parse_config(source).sliding_windows == windows
+
+
+def test_a_window_as_long_as_the_context_is_none() -> None:
+    mistral = MistralConfig(architectures=["MistralForCausalLM"], **SLIDING)
+    model = parse_config(mistral)
+    assert model.windows(4097) == (4096,) * 4
+    assert model.windows(4096) == (None,) * 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layer_types": ["full_attention", "chunked_attention"]}, "layer_types 'chunked_attention' is not supported; supported: full_attention, sliding_attention"),
+        ({"sliding_window": -1}, "llama with sliding_window -1 is not supported"),
+    ],
+)  # fmt: skip
+def test_layers_that_look_elsewhere_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelLoadError, match=message):
+        parse_config(llama(num_hidden_layers=2, **changes))
 
 
 def test_biases_follow_the_architecture() -> None:

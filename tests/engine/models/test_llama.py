@@ -29,7 +29,13 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-no-gqa": ("llama", {"num_key_value_heads": 3}),
     "llama-wide-heads": ("llama", {"num_attention_heads": 4, "head_dim": 128}),
     "mistral": ("mistral", {}),
+    "mistral-window": ("mistral", {"sliding_window": 7}),
+    "mistral-window-of-a-block": ("mistral", {"sliding_window": 16}),
     "qwen2": ("qwen2", {}),
+    "qwen2-mixed": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1},
+    ),
     "qwen3": ("qwen3", {}),
     "qwen3-biases": ("qwen3", {"attention_bias": True, "tie_word_embeddings": True}),
 }
