@@ -13,6 +13,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from pathlib import Path
 
 from fastapi import FastAPI
 
@@ -110,6 +111,12 @@ def build_engine(settings: Settings) -> Engine:
     from engine.async_engine import AsyncEngine
     from engine.loader.fetch import resolve_model
 
+    options = settings.engine_config(Path(), settings.model)
+    if {options.dtype, options.kv_cache_dtype, options.quantization} != {"auto"}:
+        # Asked only then: torch, which knows the machine, takes seconds to import.
+        from engine.placement import check_numbers
+
+        check_numbers(options)
     files = resolve_model(settings.model, settings.data_dir)
     return AsyncEngine(settings.engine_config(files.path, files.name))
 
@@ -153,9 +160,8 @@ async def _serve(settings: Settings, engine: Engine, listener: socket.socket) ->
         _show(f"Pageturn is at {address_of(listener)}{_key_hint(settings)}")
         is_listening.set()
 
-    server = Server(
-        app, settings.log_level, listening, partial(context.drain, settings.shutdown_timeout)
-    )
+    drain = partial(context.drain, settings.shutdown_timeout)
+    server = Server(app, settings.log_level, listening, drain, context.hurry)
 
     async def load() -> None:
         try:

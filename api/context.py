@@ -13,6 +13,7 @@ from api.metrics import Metrics
 from api.rendering import Rendering
 from api.surface import Engine
 from api.topics import EngineTopics
+from chat.patience import Patience
 from chat.ports import Stream
 from chat.service import ChatService
 
@@ -41,6 +42,7 @@ class ApiContext:
     draining: bool = False
     streams: dict[Stream, asyncio.Task[None]] = field(default_factory=dict)
     sockets: set[Socket] = field(default_factory=set)
+    patience: Patience = field(default_factory=Patience)
 
     async def drain(self, timeout: float) -> None:
         """Refuse new work, give what runs `timeout` seconds, abort the rest, close the sockets with 1001. Idempotent."""
@@ -52,8 +54,13 @@ class ApiContext:
         closing = [asyncio.create_task(socket.close(1001)) for socket in self.sockets]
         await _wait(closing, ABORT_TIMEOUT_S)
 
+    def hurry(self) -> None:
+        """Let a drain, also one to come, abort at once what runs."""
+        self.patience.end()
+        self.chat.hurry()
+
     async def _drain_streams(self, timeout: float) -> None:
-        await _wait(self.streams.values(), timeout)
+        await self.patience.wait(set(self.streams.values()), timeout)
         for stream in self.streams:
             stream.abort()
         await _wait(self.streams.values(), ABORT_TIMEOUT_S)

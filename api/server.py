@@ -1,5 +1,6 @@
 """uvicorn with an orderly end: what runs gets its time and sockets are told why, before connections are cut."""
 
+import asyncio
 import contextlib
 import errno
 import logging
@@ -7,6 +8,7 @@ import re
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -31,7 +33,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
 
 class Server(uvicorn.Server):
-    """Serves until SIGINT or SIGTERM, then stops listening, awaits `drain` and cuts what is left."""
+    """Serves until SIGINT or SIGTERM, then stops listening, awaits `drain` and cuts what is left. Another signal makes it `hurry`."""
 
     def __init__(
         self,
@@ -39,8 +41,9 @@ class Server(uvicorn.Server):
         log_level: str,
         on_ready: Callable[[], None],
         drain: Callable[[], Awaitable[None]],
+        hurry: Callable[[], None],
     ) -> None:
-        """`on_ready` is called once connections and signals are taken."""
+        """`on_ready` is called once connections and signals are taken; `hurry` lets `drain` end at once."""
         config = uvicorn.Config(
             app,
             ws=SocketProtocol,
@@ -56,22 +59,28 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=CUT_AFTER_S,
         )
         super().__init__(config)
-        self._on_ready, self._drain = on_ready, drain
+        self._on_ready, self._drain, self._hurry = on_ready, drain, hurry
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._on_ready()
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """On the first signal everything may come to its end, on a second one it comes now."""
+        if self.should_exit:
+            self._loop.call_soon_threadsafe(self._hurry)
+        self.should_exit = True
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
             server.close()
-        if not self.force_exit:
-            await self._drain()
+        await self._drain()
         await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """uvicorn's, without raising the signal again at the end: an orderly end is a success."""
+        self._loop = asyncio.get_running_loop()
         before = {number: signal.signal(number, self.handle_exit) for number in HANDLED_SIGNALS}
         try:
             yield
@@ -91,15 +100,16 @@ class HideKeys(logging.Filter):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet. Raises ConfigError when the address cannot be had.
+    """A listening socket: from now on the address is ours, and who connects waits. Raises ConfigError when it cannot be had.
 
-    The protocol is named because asyncio lets connections send small pieces at once only where it is.
+    One that is only bound would keep nobody from the address. The protocol is named because asyncio lets connections send small pieces at once only where it is.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen()
     except OSError as error:
         listener.close()
         raise _unusable(host, port, error) from None

@@ -13,6 +13,7 @@ from chat.checkpoint import Checkpointer
 from chat.errors import ConversationBusyError, UnknownGenerationError
 from chat.events import Candidate, Finished
 from chat.generation import Generation, Subscription
+from chat.patience import Patience
 from chat.ports import Clock, Stream, Timer
 from chat.run import GenerationRun
 from engine.errors import RequestError
@@ -103,9 +104,9 @@ class GenerationHub:
             self._runs[generation_id].abort("stopped")
             await asyncio.wait([self._tasks[generation_id]])
 
-    async def shutdown(self, timeout: float) -> None:
+    async def shutdown(self, patience: Patience, timeout: float) -> None:
         """Give what runs `timeout` seconds to end, abort the rest (`interrupted`), and leave no task or timer."""
-        await _wait(self._tasks.values(), timeout)
+        await patience.wait(set(self._tasks.values()), timeout)
         for run in self._runs.values():
             run.abort("interrupted")
         for task in await _wait(self._tasks.values(), ABORT_TIMEOUT):

@@ -28,6 +28,7 @@ from chat.generation import Generation, Subscription
 from chat.history import Change, HistoryReader
 from chat.hub import GenerationHub
 from chat.owners import Owner, RequestOwners
+from chat.patience import Patience
 from chat.ports import Clock, Engine, Stream, SystemClock
 from chat.prompts import Prompts
 from chat.residency import find_residency
@@ -79,6 +80,7 @@ class ChatService:
         self._engine = engine
         self._store = storage.conversations
         self._tasks = Tasks()
+        self._patience = Patience()
         self._bulletin = Bulletin()
         self._hub = GenerationHub(self._store, clock, orphan_timeout, self._bulletin.mark)
         self._prompts = Prompts(engine, self._store)
@@ -101,12 +103,16 @@ class ChatService:
     async def shutdown(self, timeout: float) -> None:
         """Take no more turns, give streams `timeout` seconds to end, abort the rest, leave no task behind."""
         deadline = time.monotonic() + timeout
-        await self._tasks.close(timeout)
-        await self._hub.shutdown(max(0.0, deadline - time.monotonic()))
+        await self._tasks.close(self._patience, timeout)
+        await self._hub.shutdown(self._patience, max(0.0, deadline - time.monotonic()))
         await self._store.interrupt_leftovers()
         if self._sampling_task is not None:
             self._sampling_task.cancel()
             await asyncio.wait([self._sampling_task])
+
+    def hurry(self) -> None:
+        """End a `shutdown` that waits, or one to come, without waiting."""
+        self._patience.end()
 
     def last_minute(self) -> Change | None:
         """What the engine did in the last minute; None right after the start."""

@@ -5,6 +5,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from chat.errors import ShuttingDownError
+from chat.patience import Patience
 
 Result = TypeVar("Result")
 
@@ -26,12 +27,10 @@ class Tasks:
         task.add_done_callback(self._running.discard)
         return await asyncio.shield(task)
 
-    async def close(self, timeout: float) -> None:
+    async def close(self, patience: Patience, timeout: float) -> None:
         """Take nothing new, and cancel what has not ended after `timeout` seconds."""
         self._is_closed = True
-        if not self._running:
-            return
-        _, pending = await asyncio.wait(set(self._running), timeout=timeout)
+        pending = await patience.wait(set(self._running), timeout)
         for task in pending:
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from engine.config import EngineConfig
-from engine.errors import ModelLoadError
+from engine.errors import ConfigError, ModelLoadError
 from engine.gpu_memory import mib
 from engine.models.config import ModelConfig
 from kernels.kv_pool import KVLayout, KVPool
@@ -51,7 +51,7 @@ def choose_size(
 ) -> KVCacheSize:
     """The pool's size by the rule above; `gpu_budget` is what a GPU has, and why.
 
-    Raises ModelLoadError when not even one block fits.
+    When not even one block fits: raises ConfigError where the memory was asked for, else ModelLoadError.
     """
     block_bytes = token_bytes * config.block_size
     if config.num_blocks is not None:
@@ -59,6 +59,9 @@ def choose_size(
     else:
         num_bytes, reason = _memory(config, token_bytes, max_model_len, gpu_budget)
         size = KVCacheSize(num_bytes // block_bytes, block_bytes, reason)
+    if size.num_blocks < 1 and config.kv_cache_memory is not None:
+        allowed = f"at least {block_bytes}: a KV block of {config.block_size} tokens takes so many"
+        raise ConfigError("--kv-cache-memory", config.kv_cache_memory, allowed)
     if size.num_blocks < 1:
         raise ModelLoadError(
             f"a KV block of {config.block_size} tokens takes {block_bytes} bytes, which does not fit: {size.reason}"
@@ -95,10 +98,10 @@ def _memory(
     most = config.max_num_seqs * (one + token_bytes * config.block_size)
     if gpu_budget is not None:
         num_bytes = min(gpu_budget[0], most)
-        return num_bytes, f"{mib(num_bytes)}, where there are {gpu_budget[1]}"
+        return num_bytes, f"there are {gpu_budget[1]}"
     free = free_memory()
     num_bytes = min(int(free * CPU_SHARE), most, max(MODEST_BYTES, one))
-    return num_bytes, f"{mib(num_bytes)} of {mib(free)} free memory"
+    return num_bytes, f"chosen from {mib(free)} of free memory"
 
 
 def free_memory() -> int:

@@ -30,11 +30,19 @@ def check_options(config: EngineConfig, least: int) -> None:
         raise ConfigError("--num-blocks", config.num_blocks, allowed)
 
 
-def check_pool(config: SchedulerConfig, least: int, reason: str) -> None:
-    """Raise ModelLoadError for a pool whose memory holds less than `least` tokens; `reason` says how its size came about."""
+def check_pool(options: EngineConfig, config: SchedulerConfig, least: int, reason: str) -> None:
+    """Refuse a pool whose memory holds less than `least` tokens; `reason` says how its size came about.
+
+    Raises ConfigError where the memory was asked for, ModelLoadError where there is no more.
+    """
     num_blocks = _least_blocks(least, config.block_size)
     if config.num_blocks < num_blocks:
         num_bytes = num_blocks * config.block_size * config.bytes_per_token
+        if options.kv_cache_memory is not None:
+            allowed = (
+                f"at least {num_bytes}: the shortest chat with this model takes {least} tokens"
+            )
+            raise ConfigError("--kv-cache-memory", options.kv_cache_memory, allowed)
         raise ModelLoadError(
             f"the KV pool holds {config.num_blocks * config.block_size} tokens ({reason}); the shortest chat with this model "
             f"takes {least}: at least --kv-cache-memory {num_bytes}, or --num-blocks {num_blocks}, is needed"

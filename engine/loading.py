@@ -17,5 +17,5 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     least = least_tokens(tokenizer)
     check_options(config, least)
     runner = load_runner(config, progress)
-    check_pool(runner.scheduler_config, least, runner.info.num_blocks_reason)
+    check_pool(config, runner.scheduler_config, least, runner.info.num_blocks_reason)
     return LoadedModel(runner, tokenizer)

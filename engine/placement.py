@@ -19,6 +19,16 @@ KV_DTYPES = {
 
 WEIGHT_DTYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 
+NEED_A_GPU = (
+    ("quantization", "fp8", "auto or none"),
+    ("kv_cache_dtype", "fp8", "auto, float32 or bfloat16"),
+)
+"""Fields, values that need a GPU's kernels, and what works without one."""
+NOT_ON_A_CPU = (
+    ("dtype", "float16", "auto, float32 or bfloat16"),
+    ("kv_cache_dtype", "float16", "auto, float32 or bfloat16"),
+)
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -34,16 +44,28 @@ class Placement:
     weight_dtype: torch.dtype | None = None
 
 
+def check_numbers(config: EngineConfig) -> None:
+    """Refuse numbers that nothing here computes in, before anything is loaded. Raises ConfigError."""
+    if torch.cuda.is_available():
+        return
+    # Named, these kernels run on a CPU too, slowly.
+    has_kernels = config.attention_backend in ("triton", "reference")
+    rules = [(*rule, "on a CPU") for rule in NOT_ON_A_CPU]
+    rules += [(*rule, "here: fp8 needs a GPU") for rule in NEED_A_GPU if not has_kernels]
+    for field, value, others, where in rules:
+        if getattr(config, field) == value:
+            option = "--" + field.replace("_", "-")
+            raise ConfigError(option, value, f"{others} works {where}")
+
+
 def choose_placement(config: EngineConfig) -> Placement:
-    """Device and numbers: a GPU where there is one; `auto` is the fastest good path there."""
+    """Device and numbers: a GPU where there is one; `auto` is the fastest good path there. Raises ConfigError."""
+    check_numbers(config)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     on_cpu = device.type == "cpu"
     fast = torch.float32 if on_cpu and not _has_wide_vectors() else torch.bfloat16
     dtype = fast if config.dtype == "auto" else getattr(torch, config.dtype)
     kv_dtype = KV_DTYPES.get(config.kv_cache_dtype, dtype)
-    for option, value in (("--dtype", config.dtype), ("--kv-cache-dtype", config.kv_cache_dtype)):
-        if on_cpu and value == "float16":
-            raise ConfigError(option, value, "auto, float32 or bfloat16 on a CPU")
     packed = on_cpu and dtype == torch.bfloat16 and config.quantization == "auto"
     return Placement(device, dtype, kv_dtype, packed, WEIGHT_DTYPES.get(config.quantization))
 

@@ -12,6 +12,7 @@ from engine.cpu_runner import CpuRunner, Progress, fused_runner_reason
 from engine.errors import ConfigError
 from engine.loader.model import open_configured
 from engine.model_runner import ModelRunner
+from engine.placement import check_numbers
 from kernels.cpu.fused.features import cpu_features
 
 ONLY_FUSED = (
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 def load_runner(config: EngineConfig, progress: Progress) -> CpuRunner | ModelRunner:
     """Load the model that `config` names into the fastest runner that serves it. Raises ConfigError, ModelLoadError."""
+    check_numbers(config)
     progress("opening the model", 0.0)
     reason = _why_not_fused(config)
     if reason is None:

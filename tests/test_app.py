@@ -6,10 +6,11 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 
 import httpx2 as httpx
@@ -32,6 +33,8 @@ app.build_engine = lambda settings: FakeEngine(token_interval=0.05)
 app.create_app = lambda settings, engine: app.create_api(settings, engine)
 sys.exit(app.main(sys.argv[1:]))
 """
+# The same, and an answer takes longer than any test.
+SLOW_CHILD = CHILD.replace("FakeEngine(", "FakeEngine(lambda prompt, index: ['word '] * 100_000, ")
 
 
 def create_without_page(settings: Settings, *, engine: FakeEngine) -> FastAPI:
@@ -66,9 +69,11 @@ class Child:
 
 
 @asynccontextmanager
-async def child(tmp_path: Path, *options: str, **environment: str) -> AsyncIterator[Child]:
+async def child(
+    tmp_path: Path, *options: str, code: str = CHILD, **environment: str
+) -> AsyncIterator[Child]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-W", "error", "-c", CHILD),
+        *(sys.executable, "-W", "error", "-c", code),
         *("--port", "0", "--data-dir", str(tmp_path), *options),
         cwd=ROOT,
         env={**os.environ, **environment},
@@ -156,6 +161,42 @@ async def test_a_signal_in_the_middle_of_an_answer_ends_with_0(
         assert await app.end_quietly() == 0
 
 
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+async def test_a_second_signal_ends_what_the_first_one_gave_time(
+    tmp_path: Path, second: signal.Signals
+) -> None:
+    async with child(tmp_path, "--shutdown-timeout", "10", code=SLOW_CHILD) as app:
+        started = time.monotonic()
+        async with connect(app.url.replace("http", "ws") + "/ws/chat") as socket:
+            await socket.send('{"type": "send", "content": "hello"}')
+            frames = [json.loads(await socket.recv())]
+            while frames[-1]["type"] != "started":
+                frames.append(json.loads(await socket.recv()))
+            app.process.send_signal(signal.SIGTERM)
+            await _until_refused(app.url)
+            app.process.send_signal(second)
+            frames += [json.loads(text) async for text in socket]
+        assert socket.close_code == 1001
+        assert await app.end_quietly() == 0
+        assert time.monotonic() - started < 9
+    (end,) = [frame for frame in frames if frame["type"] == "candidate"]
+    assert end["finish_reason"] == "abort"
+    with closing(sqlite3.connect(tmp_path / "pageturn.db")) as database:
+        statuses = database.execute("select status from messages order by created_at").fetchall()
+    assert statuses == [("done",), ("interrupted",)]
+
+
+async def _until_refused(url: str) -> None:
+    """Until the server listens no more."""
+    host, port = url.removeprefix("http://").split(":")
+    async with asyncio.timeout(10):
+        with suppress(ConnectionRefusedError):
+            while True:
+                _, writer = await asyncio.open_connection(host, int(port))
+                writer.close()
+                await asyncio.sleep(0.01)
+
+
 async def test_streams_get_their_time_at_shutdown(tmp_path: Path) -> None:
     async with child(tmp_path, "--shutdown-timeout", "10") as app, httpx.AsyncClient() as http:
         body = {"messages": [{"role": "user", "content": "hello"}], "stream": True}
@@ -238,6 +279,16 @@ def test_a_port_of_the_system_is_one_line(
     assert main(["--port", "80", "--data-dir", str(tmp_path)]) == 2
     line = "--port: 80 may not be used by this user; choose one from 1024 on\n"
     assert capsys.readouterr().err == line
+
+
+@pytest.mark.parametrize("option", ["--quantization", "--kv-cache-dtype"])
+def test_numbers_of_a_gpu_are_refused_before_a_model_is_looked_for(
+    option: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    nowhere = str(tmp_path / "nowhere")
+    assert main(["--port", "0", "--model", nowhere, option, "fp8"]) == 2
+    assert capsys.readouterr().err.startswith(f"{option}: 'fp8' is not allowed; auto")
 
 
 def test_a_bad_option_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

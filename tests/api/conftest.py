@@ -104,8 +104,9 @@ async def serve(engine: FakeEngine, data_dir: Path, **options: Any) -> AsyncIter
     app = create_api(settings, engine)
     listener = bind("127.0.0.1", 0)
     started = asyncio.Event()
-    drain = partial(app.state.context.drain, settings.shutdown_timeout)
-    server = Server(app, "warning", started.set, drain)
+    context = app.state.context
+    drain = partial(context.drain, settings.shutdown_timeout)
+    server = Server(app, "warning", started.set, drain, context.hurry)
 
     async def run() -> None:
         async with app.router.lifespan_context(app):

@@ -3,7 +3,19 @@
 import asyncio
 import socket
 
+import pytest
+
 from api.server import bind
+from engine.errors import ConfigError
+
+
+def test_an_address_is_taken_before_anything_is_served() -> None:
+    with bind("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(ConfigError) as refused:
+            bind("127.0.0.1", port)
+    line = f"--port: {port} is in use; choose another, or 0 for any that is free"
+    assert str(refused.value) == line
 
 
 async def test_small_pieces_are_sent_at_once() -> None:

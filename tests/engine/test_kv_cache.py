@@ -10,7 +10,7 @@ from transformers import LlamaConfig
 
 from engine import kv_cache
 from engine.config import EngineConfig
-from engine.errors import ModelLoadError
+from engine.errors import ConfigError, ModelLoadError
 from engine.kv_cache import KVCacheSize, allocate, choose_size, make_layout
 from engine.models.config import ModelConfig, parse_config
 from tests.engine.models.tiny import SIZES
@@ -56,7 +56,7 @@ def test_memory_asked_for_is_filled_with_whole_blocks() -> None:
 def test_a_quarter_of_the_free_memory_is_taken() -> None:
     chosen = size(token_bytes=100_000)
     assert chosen.num_blocks == 200 * MIB // (16 * 100_000)
-    assert chosen.reason == "200 MiB of 800 MiB free memory"
+    assert chosen.reason == "chosen from 800 MiB of free memory"
 
 
 def test_no_more_is_taken_than_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,10 +68,15 @@ def test_no_more_is_taken_than_can_be_used(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_not_even_one_block_is_an_error_with_sizes() -> None:
-    with pytest.raises(ModelLoadError) as caught:
+    with pytest.raises(ConfigError) as asked:
         size(kv_cache_memory=16_000)
+    assert str(asked.value) == (
+        "--kv-cache-memory: 16000 is not allowed; at least 16384: a KV block of 16 tokens takes so many"
+    )
+    with pytest.raises(ModelLoadError) as caught:
+        size(token_bytes=MIB * 100)
     assert str(caught.value) == (
-        "a KV block of 16 tokens takes 16384 bytes, which does not fit: --kv-cache-memory 16000"
+        "a KV block of 16 tokens takes 1677721600 bytes, which does not fit: chosen from 800 MiB of free memory"
     )
 
 
@@ -114,6 +119,6 @@ def test_free_memory_heeds_the_control_group(
 def test_on_a_gpu_the_budget_is_filled() -> None:
     budget = (400 * MIB, "50% of 1,000 MiB")
     chosen = choose_size(options(max_num_seqs=500), 1024, 1024, budget)
-    assert chosen == KVCacheSize(400 * 64, 16 * 1024, "400 MiB, where there are 50% of 1,000 MiB")
+    assert chosen == KVCacheSize(400 * 64, 16 * 1024, "there are 50% of 1,000 MiB")
     few = choose_size(options(max_num_seqs=1), 1024, 1024, budget)
     assert few.num_blocks == 65, "never more than all sequences need"

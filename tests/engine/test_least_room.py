@@ -62,17 +62,22 @@ def test_too_little_is_refused_with_the_option_and_the_least(
 def test_the_least_is_enough() -> None:
     check_options(replace(CONFIG, num_blocks=2, max_model_len=32), 32)
     config = make_config(block_size=16, num_blocks=2)
-    check_pool(config, 32, "")
+    check_pool(CONFIG, config, 32, "")
     check_request(config, [5] * 31, SamplingParams(max_tokens=1))
 
 
 def test_memory_that_holds_too_little_is_told_with_what_would_do() -> None:
     config = make_config(block_size=16, num_blocks=1, bytes_per_token=10)
+    with pytest.raises(ConfigError) as asked:
+        check_pool(replace(CONFIG, kv_cache_memory=200), config, 32, "--kv-cache-memory 200")
+    assert str(asked.value) == (
+        "--kv-cache-memory: 200 is not allowed; at least 320: the shortest chat with this model takes 32 tokens"
+    )
     with pytest.raises(ModelLoadError) as refused:
-        check_pool(config, 32, "--kv-cache-memory 200")
+        check_pool(CONFIG, config, 32, "chosen from 1 MiB of free memory")
     assert str(refused.value) == (
-        "the KV pool holds 16 tokens (--kv-cache-memory 200); the shortest chat with this model takes 32: at least "
-        "--kv-cache-memory 320, or --num-blocks 2, is needed"
+        "the KV pool holds 16 tokens (chosen from 1 MiB of free memory); the shortest chat with this model takes 32: "
+        "at least --kv-cache-memory 320, or --num-blocks 2, is needed"
     )
 
 

@@ -124,14 +124,14 @@ def test_what_only_the_fused_runner_does_is_refused_without_it(
         ({"quantization": "fp8"}, "--quantization: 'fp8' is not allowed; auto or none"),
     ],
 )  # fmt: skip
-def test_what_only_a_gpu_does_is_refused_without_it(
-    folder: Path, options: dict[str, Any], refusal: str
+def test_what_only_a_gpu_does_is_refused_before_anything_is_loaded(
+    options: dict[str, Any], refusal: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "engine")
     with pytest.raises(ConfigError) as caught:
-        load(folder, **options)
-    assert str(caught.value) == (
-        f"{refusal} works with the attention backend cpu; eight bits need a GPU here"
-    )
+        load(Path("nowhere"), **options)
+    assert str(caught.value) == f"{refusal} works here: fp8 needs a GPU"
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize("field", ["kv_cache_dtype", "quantization"])
