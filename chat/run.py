@@ -46,6 +46,7 @@ class GenerationRun:
         self._checkpointer = checkpointer
         self._stream: Stream | None = None
         self._aborted: dict[int, str] = {}
+        self._kept = {"kept_tokens": len(generation.beginning.token_ids)}
 
     def abort(self, status: str, index: int | None = None) -> None:
         """End one candidate or all; those that end by it get `status` (stopped | interrupted)."""
@@ -87,7 +88,7 @@ class GenerationRun:
                 await self._end(
                     event.index,
                     event.finish_reason,
-                    usage=usage_json(event.usage),
+                    usage=usage_json(event.usage) | self._kept,
                     timings=timings_json(event.timings),
                     kv=kv_json(event.kv),
                     error=event.error and event.error.message,

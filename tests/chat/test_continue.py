@@ -82,7 +82,9 @@ async def test_without_a_place_the_whole_answer_is_kept_and_can_be_continued_aga
         started = await chat.continue_answer(answer)
         answer = started.candidates[0].message_id
         await say(chat, engine, started, text, reason=FinishReason.LENGTH)
-    assert [m.content for m in await answers(chat, first)] == ["a", "ab", "abc"]
+    stored = await answers(chat, first)
+    assert [m.content for m in stored] == ["a", "ab", "abc"]
+    assert [m.usage["kept_tokens"] for m in stored if m.usage] == [0, 1, 2]
     assert engine.prompts == ["<user>hi\n", "<user>hi\na", "<user>hi\nab"]
 
 

@@ -44,6 +44,7 @@ async def test_a_turn_streams_and_is_stored(chat: ChatService, engine: ManualEng
         "completion_tokens": 2,
         "total_tokens": 5,
         "prompt_tokens_details": {"cached_tokens": 1},
+        "kept_tokens": 0,
     }
     assert reply.timings is not None
     assert reply.timings["tokens_per_second"] == 4.0

@@ -262,23 +262,54 @@ async def test_the_composer_asks_for_as_many_as_were_chosen(
     await expect(page.locator(".pt-card")).to_have_count(2)
 
 
-async def test_the_number_of_answers_is_the_same_under_the_message_and_in_the_settings(
+async def test_the_number_of_answers_is_the_chats_own_like_its_other_settings(
     page: Page, fake_server: AppProcess
 ) -> None:
     await open_page(page, fake_server)
-    chat, settings = (page.get_by_role("tab", name=name) for name in ("Chat", "Settings"))
-    answers = page.get_by_label("number input for Answers")
-    for count in (2, 5):
-        await ask_for(page, count)
-        await settings.click()
-        await expect(answers).to_have_value(str(count))
-        await chat.click()
-    await settings.click()
-    await answers.fill("1")
+    await page.get_by_role("tab", name="Settings").click()
+    default = page.get_by_label("number input for Answers")
+    await default.fill("2")
     await page.keyboard.press("Tab")
-    await chat.click()
-    await expect(page.locator(".pt-send")).to_have_accessible_name("Send")
-    await expect(page.get_by_role("button", name="1 answer", exact=True)).to_be_visible()
+    await page.get_by_role("tab", name="Chat").click()
+    two, three = (page.get_by_role("button", name=f"{n} answers", exact=True) for n in (2, 3))
+    await expect(two).to_be_visible()
+    await ask_for(page, 3)
+    await send(page, "hello")
+    await expect(page.locator(".pt-card[data-status=done]")).to_have_count(3)
+    identity = page.url.rpartition("#")[2]
+    await expect(three).to_be_visible()
+    tree = await asyncio.to_thread(fake_server.get, f"/api/conversations/{identity}")
+    assert tree["conversation"]["sampling"] == {"n": 3}
+    await page.locator(".pt-new").click()
+    await expect(two).to_be_visible()
+    await page.get_by_role("tab", name="Settings").click()
+    await expect(default).to_have_value("2")
+
+
+async def test_an_answer_has_one_number_on_its_card_and_among_the_versions(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await send(page, "hello")
+    await expect(page.locator(".pt-assistant[data-status=done]")).to_have_count(1)
+    await page.get_by_role("button", name="Regenerate ×3").click()
+    cards = page.locator(".pt-card")
+    await expect(page.locator(".pt-card[data-status=done]")).to_have_count(3)
+    await expect(cards.locator("h3")).to_have_text(["Answer 2", "Answer 3", "Answer 4"])
+    await expect(page.locator(".pt-hint").last).to_have_text(
+        "Press 2–4 to pick. A new message continues answer 2."
+    )
+    await page.locator(".pt-scroll").focus()
+    await page.keyboard.press("?")
+    dialog = page.get_by_role("dialog", name="Keyboard shortcuts")
+    await expect(dialog.locator("dt").nth(3)).to_have_text("2–4")
+    await page.keyboard.press("Escape")
+    await page.keyboard.press("1")
+    await expect(cards).to_have_count(3)
+    await page.keyboard.press("3")
+    await expect(cards).to_have_count(0)
+    await expect(page.locator(".pt-assistant .pt-count")).to_have_text("3/4")
+    await expect(page.locator(".pt-assistant .pt-prose")).to_contain_text("answer1-0")
 
 
 async def test_a_conversation_with_a_number_of_its_own_keeps_what_is_chosen_in_it(

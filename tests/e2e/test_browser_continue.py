@@ -52,6 +52,16 @@ async def test_a_stopped_answer_is_continued_with_its_text_in_place(
     first, second = contents(server, page)
     assert second.startswith(first)
     assert len(second) > len(first)
+    tree = server.get(f"/api/conversations/{page.url.partition('#')[2]}")
+    usage = tree["messages"][-1]["usage"]
+    assert usage["kept_tokens"] > 0
+    new = usage["completion_tokens"]
+    told = f"{usage['kept_tokens'] + new:,} tokens, the last {new:,} new"
+    await expect(page.locator(".pt-meta")).to_contain_text(told)
+    await page.locator(".pt-meta").click()
+    await expect(page.locator(".pt-facts")).to_contain_text(
+        f"Answer{told}Prompt with what was kept"
+    )
     await page.reload()
     await expect(page.locator(".pt-assistant .pt-count")).to_have_text("2/2")
     await expect(page.get_by_role("button", name="Continue this answer")).to_be_visible()

@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.e2e.app_process import AppProcess
-from tests.e2e.browsing import open_page, send
+from tests.e2e.browsing import ask_for, open_page, send
 from tests.e2e.test_browser_candidates import frames_of
 from tests.e2e.test_browser_settings import say, stored
 
@@ -48,6 +48,30 @@ async def test_all_facts_are_a_click_away_and_a_seed_is_used_again(
     await expect(chip).to_be_hidden()
     assert (await stored(page, fake_server))["sampling"] == {}
     assert "sampling" not in [frame for frame in sent if frame["type"] == "send"][-1]
+
+
+CHOICES = {
+    "choices": [
+        {"text": " the", "probability": 0.5, "drawn": True},
+        {"text": "\n\n", "probability": 0.25, "drawn": False},
+        {"text": "", "probability": 0.1, "drawn": False},
+    ]
+}
+
+
+async def test_signs_for_what_cannot_be_seen_are_explained(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await page.route("**/choices?*", lambda route: route.fulfill(json=CHOICES))
+    await open_page(page, fake_server)
+    await ask_for(page, 2)
+    await send(page, "hello")
+    await expect(page.locator(".pt-card[data-status=done]")).to_have_count(2)
+    await page.get_by_role("button", name="Compare").click()
+    await page.locator(".pt-leaves").first.hover()
+    choices = page.locator(".pt-choices")
+    await expect(choices.locator("code")).to_have_text(["·the", "⏎⏎", "(end)"])
+    await expect(choices.locator(".pt-signs")).to_have_text("· is a space, ⏎ is a line break")
 
 
 async def test_a_failed_answer_keeps_its_reason_over_a_reload_and_is_tried_again(
@@ -106,6 +130,7 @@ async def test_the_keys_are_listed_and_lead_where_they_say(
     await page.keyboard.press("?")
     dialog = page.get_by_role("dialog", name="Keyboard shortcuts")
     await expect(dialog.locator("dt")).to_have_count(13)
+    await expect(dialog.locator("dt").nth(3)).to_have_text("1–8")
     await page.keyboard.press("Escape")
     await expect(dialog).to_have_count(0)
     await page.keyboard.press("/")

@@ -1,4 +1,4 @@
-// Open candidates: cards side by side, or swiped on a phone. One is picked with its button or the keys 1, 2, 3; the one
+// Open candidates: cards side by side, or swiped on a phone. One is picked with its button or the key of its number; the one
 // that was last touched, focused or swiped to is the one that a new message continues.
 "use strict";
 
@@ -48,9 +48,13 @@
     setFocus(id) {
       this.focusId = id;
       for (const [each, card] of this.cards) card.setCurrent(each === id);
-      const { candidate_index: index } = this.cards.get(id).message;
-      const keys = h("span", { class: "pt-by-key" }, `Press 1–${this.cards.size} to pick. `);
-      this.hint.replaceChildren(keys, `A new message continues answer ${index + 1}.`);
+      const keys = h("span", { class: "pt-by-key" }, this.keysLine());
+      this.hint.replaceChildren(keys, `A new message continues answer ${P.answerNumber(this.cards.get(id).message)}.`);
+    }
+
+    keysLine() {
+      const keys = this.inOrder().map((card) => P.answerNumber(card.message)).filter((number) => number <= P.LAST_KEY);
+      return keys.length ? `Press ${keys.length > 1 ? `${keys[0]}–${keys.at(-1)}` : keys[0]} to pick. ` : "";
     }
 
     inOrder() {
@@ -68,8 +72,8 @@
     }
 
     // Whether there was one to pick.
-    pick(index) {
-      const card = this.card(index);
+    pick(number) {
+      const card = this.inOrder().find((each) => P.answerNumber(each.message) === number);
       if (card) this.actions.pick(card.message);
       return Boolean(card);
     }

@@ -4,27 +4,31 @@
 (function (P) {
   const { h } = P;
 
+  // There is no key for a larger number.
+  P.LAST_KEY = 9;
+
   P.Card = class {
     // `actions`: pick(message), stop(index), goOn(message, place), regenerate(message, {n}), focus(message).
     constructor(message, actions) {
-      const name = `answer ${message.candidate_index + 1}`;
       this.actions = actions;
       this.prose = new P.Prose();
       this.wait = h("div", { class: "pt-wait" });
       this.temperature = h("span", { title: "Temperature" });
       this.ended = h("span", { class: "pt-ended" });
-      this.stop = P.iconButton("stop", `Stop ${name}`, () => actions.stop(this.message.candidate_index), { class: "pt-icon-button pt-stop-one" });
+      this.stop = P.iconButton("stop", "Stop", () => actions.stop(this.message.candidate_index), { class: "pt-icon-button pt-stop-one" });
       this.usage = h("p", { class: "pt-usage" });
       this.note = h("p", { class: "pt-note" });
       this.use = P.button("check", "Use this", () => actions.pick(this.message), { class: "pt-button pt-primary pt-use" });
-      this.goOn = P.iconButton("goon", `Continue ${name}`, () => actions.goOn(this.message, {}));
-      this.again = P.iconButton("again", `Try ${name} again`, () => actions.regenerate(this.message, { n: 1 }));
-      this.copy = P.iconButton("copy", `Copy ${name}`, (event) => P.copyText(this.message.content, event.currentTarget));
-      this.body = h("div", { class: "pt-card-body", tabindex: 0, role: "group", "aria-label": `Text of ${name}` }, this.prose.node, this.wait);
-      const head = h("header", {}, h("h3", {}, `Answer ${message.candidate_index + 1}`), this.temperature, this.ended, this.stop);
+      this.goOn = P.iconButton("goon", "Continue", () => actions.goOn(this.message, {}));
+      this.again = P.iconButton("again", "Try again", () => actions.regenerate(this.message, { n: 1 }));
+      this.copy = P.iconButton("copy", "Copy", (event) => P.copyText(this.message.content, event.currentTarget));
+      this.body = h("div", { class: "pt-card-body", tabindex: 0, role: "group" }, this.prose.node, this.wait);
+      this.heading = h("h3", {});
+      const head = h("header", {}, this.heading, this.temperature, this.ended, this.stop);
       const foot = h("footer", {}, this.note, this.usage, h("div", { class: "pt-card-buttons" }, this.use, this.goOn, this.again, this.copy));
       this.node = h("article", { class: "pt-card", "data-id": message.id }, head, this.body, foot);
-      this.use.append(h("kbd", {}, String(message.candidate_index + 1)));
+      this.key = h("kbd", {});
+      this.use.append(this.key);
       this.follows = true;
       this.body.addEventListener("scroll", () => (this.follows = this.atEnd()));
       for (const type of ["focusin", "pointerdown"]) this.node.addEventListener(type, () => actions.focus(this.message));
@@ -40,7 +44,7 @@
       this.message = message;
       const generating = message.status === "generating";
       this.node.dataset.status = message.status;
-      this.node.setAttribute("aria-label", `Answer ${message.candidate_index + 1} of ${all.length}`);
+      this.setNumber(P.answerNumber(message), message.sibling_ids.length);
       this.stop.hidden = !generating;
       this.goOn.hidden = generating || !P.isCutShort(message);
       this.again.hidden = message.status !== "error";
@@ -53,6 +57,17 @@
       P.setText(this.note, note && ["error", "interrupted"].includes(message.status) ? note.text : "");
       if (!generating || this.prose.isEmpty) this.prose.set(message.html, "");
       if (!generating) this.wait.replaceChildren();
+    }
+
+    setNumber(number, count) {
+      const name = `answer ${number}`;
+      P.setText(this.heading, `Answer ${number}`);
+      P.setText(this.key, String(number));
+      this.key.hidden = number > P.LAST_KEY;
+      this.node.setAttribute("aria-label", `Answer ${number} of ${count}`);
+      this.body.setAttribute("aria-label", `Text of ${name}`);
+      const labels = [[this.stop, `Stop ${name}`], [this.goOn, `Continue ${name}`], [this.again, `Try ${name} again`], [this.copy, `Copy ${name}`]];
+      for (const [button, label] of labels) for (const key of ["title", "aria-label"]) button.setAttribute(key, label);
     }
 
     // Whether a new message would continue this one.

@@ -262,11 +262,22 @@
     const typing = inField && !P.composer.isEmptyBox(event.target);
     const plain = !typing && !event.ctrlKey && !event.metaKey && !event.altKey && !event.isComposing;
     if (!plain) return;
-    const done = /^[1-9]$/.test(event.key) ? transcript.candidates?.pick(Number(event.key) - 1) : onPlainKey(event.key) || (!inField && onLetter(event.key));
+    const done = /^[1-9]$/.test(event.key) ? transcript.candidates?.pick(Number(event.key)) : onPlainKey(event.key) || (!inField && onLetter(event.key));
     if (done) event.preventDefault();
   }
 
+  // The first thing that Tab reaches, before the list and the tabs.
+  function skipLink() {
+    const skip = (event) => {
+      event.preventDefault();
+      P.showChat();
+      P.composer.focus();
+    };
+    return P.h("a", { class: "pt-skip", href: "#pt-message", onclick: skip }, "Skip to the message box");
+  }
+
   function mount(element) {
+    document.body.prepend(skipLink());
     root = element.querySelector(".pt-chat");
     P.banner.mount(root.querySelector(".pt-banner"));
     transcript = new P.Transcript(root, state, { select, pick, stop, edit, regenerate, goOn, retry, takeBack: () => sending.edit(), useSeed: P.settings.useSeed, dropOldest: () => P.settings.dropOldest(retry), isTooLong });

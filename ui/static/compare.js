@@ -5,6 +5,8 @@
 (function (P) {
   const { h } = P;
   const GAP_PX = 8;
+  // What cannot be seen, the sign that stands for it, and what it is.
+  const SIGNS = [[" ", "·", "a space"], ["\n", "⏎", "a line break"], ["\t", "⇥", "a tab"]];
   const LIST_ITEM = /^[\s>]*([-*+]|\d{1,9}[.)])(?=\s)/;
   let popup = null;
   let owner = null;
@@ -17,7 +19,13 @@
   }
 
   // A token's text, with what cannot be seen made visible.
-  const visible = (text) => (text === "" ? "(end)" : text.replace(/ /g, "·").replace(/\n/g, "⏎").replace(/\t/g, "⇥"));
+  const visible = (text) => SIGNS.reduce((shown, [unseen, sign]) => shown.replaceAll(unseen, sign), text) || "(end)";
+
+  // What the signs that are shown stand for.
+  function legend(choices) {
+    const shown = SIGNS.filter(([unseen]) => choices.some(({ text }) => text.includes(unseen)));
+    return shown.length ? h("p", { class: "pt-signs" }, shown.map(([, sign, name]) => `${sign} is ${name}`).join(", ")) : null;
+  }
 
   function row({ text, probability, drawn }) {
     const bar = h("i", {});
@@ -31,7 +39,7 @@
     hidePopup();
     owner = mark;
     const title = choices.some((choice) => choice.drawn) ? "What the model thought here" : "The answer ended here; what else it thought of";
-    popup = h("div", { class: "pt-choices", id: "pt-choices", role: "tooltip" }, h("p", {}, title), h("ol", {}, ...choices.map(row)));
+    popup = h("div", { class: "pt-choices", id: "pt-choices", role: "tooltip" }, h("p", {}, title), h("ol", {}, ...choices.map(row)), legend(choices));
     document.body.append(popup);
     placePopup();
     endWatch = P.watchPopup(mark, hidePopup);
@@ -134,7 +142,7 @@
       const stretch = shownStretch(message, shown, start, end);
       const range = start < end ? markRange(nodes, stretch.begin, stretch.end) : null;
       const words = range ? stretch.markup || range.toString().trim() : "its end";
-      const mark = h("mark", { class: "pt-leaves", tabindex: 0, role: "button", "aria-label": `Answer ${message.candidate_index + 1} goes its own way with “${words}”` });
+      const mark = h("mark", { class: "pt-leaves", tabindex: 0, role: "button", "aria-label": `Answer ${P.answerNumber(message)} goes its own way with “${words}”` });
       putMark(mark, range, stretch, prose);
       this.listen(mark, message.id, at_token);
       const common = document.createRange();

@@ -4,14 +4,26 @@
 (function (P) {
   const { h } = P;
 
+  // What an answer is called, on a card and among the versions of its turn: its place there, from 1.
+  P.answerNumber = ({ id, sibling_ids }) => sibling_ids.indexOf(id) + 1;
+
   // "T 1.3", as far as it is known.
   P.temperatureLine = ({ sampling }) => (sampling?.temperature === undefined ? "" : `T ${sampling.temperature}`);
+
+  // Tokens that a continued answer has from before; its other numbers are of its last part.
+  const keptTokens = (usage) => usage?.kept_tokens ?? 0;
+
+  function lengthLine(usage) {
+    const kept = keptTokens(usage);
+    const whole = P.plural(kept + usage.completion_tokens, "token");
+    return kept ? `${whole}, the last ${P.number(usage.completion_tokens)} new` : whole;
+  }
 
   // "128 tokens · 61.2 tokens/s · first after 210 ms", as far as it is known.
   P.usageLine = function (message) {
     const { usage, timings } = message;
     if (!usage) return "";
-    const parts = [P.plural(usage.completion_tokens, "token")];
+    const parts = [lengthLine(usage)];
     if (timings?.tokens_per_second) parts.push(`${P.rate(timings.tokens_per_second)} tokens/s`);
     if (timings?.tokens_per_step > 1.05) parts.push(`${timings.tokens_per_step.toFixed(1)} tokens per step`);
     if (timings?.ttft_ms) parts.push(`first after ${P.milliseconds(timings.ttft_ms)}`);
@@ -47,16 +59,17 @@
   function rows(message, useSeed) {
     const { usage, timings, kv, sampling, seed, status } = message;
     const cached = usage?.prompt_tokens_details.cached_tokens;
+    const kept = keptTokens(usage);
     const again = () => P.button("again", String(seed), () => useSeed(seed), { class: "pt-button pt-quiet pt-seed", title: "Use this seed for the next answers", "aria-label": `Seed ${seed}: use it again` });
     const others = Object.entries(sampling ?? {}).filter(([key]) => !["temperature", "seed"].includes(key));
     return [
       ["Model", message.model],
-      ["Answer", usage && P.plural(usage.completion_tokens, "token")],
-      ["Prompt", usage && `${P.plural(usage.prompt_tokens, "token")}, ${P.number(cached)} of them cached`],
+      ["Answer", usage && lengthLine(usage)],
+      [kept ? "Prompt with what was kept" : "Prompt", usage && `${P.plural(usage.prompt_tokens, "token")}, ${P.number(cached)} of them cached`],
       ["Left out of the prompt", message.dropped_messages ? `the oldest ${P.plural(message.dropped_messages, "message")}` : null],
-      ["Speed", timings?.tokens_per_second ? `${P.rate(timings.tokens_per_second)} tokens/s` : null],
+      [kept ? "Speed of the new part" : "Speed", timings?.tokens_per_second ? `${P.rate(timings.tokens_per_second)} tokens/s` : null],
       ["Tokens per step", timings?.tokens_per_step > 1.05 ? timings.tokens_per_step.toFixed(1) : null],
-      ["First words after", timings?.ttft_ms ? P.milliseconds(timings.ttft_ms) : null],
+      [kept ? "First new words after" : "First words after", timings?.ttft_ms ? P.milliseconds(timings.ttft_ms) : null],
       ["Memory", P.blocksLine(kv)],
       ["Stopped", status === "stopped" ? P.receiptLine(kv) : null],
       ["Temperature", sampling?.temperature === undefined ? null : String(sampling.temperature)],

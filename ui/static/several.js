@@ -54,5 +54,5 @@
     return items({ least: 1, label: (n) => P.plural(n, "answer"), chosen, action: "Use for my messages", effect: "Nothing is sent yet: your next messages get these answers, until you choose otherwise.", done });
   }
 
-  P.several = { again, forMessages };
+  P.several = { MOST, again, forMessages };
 })(window.Pageturn);
