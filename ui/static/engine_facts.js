@@ -46,7 +46,7 @@
         P.setText(row.querySelector("b"), P.bytes(bytes[key]));
         P.setText(row.querySelector(".pt-fit"), isLive && bytes[key] > 0 ? fit(key) : "–");
       }
-      P.setText(this.basis, `${P.bytes(pool)} pool${isLive ? " · sequences like those that run" : ""}`);
+      P.setText(this.basis, isLive ? "and how many sequences like those that run the pool would hold" : "");
       this.updateFacts(stats, bytesPerToken);
     }
 

@@ -5,6 +5,7 @@
   const { h } = P;
   const WINDOWS = [["15m", "15 minutes", 5000], ["1d", "Day", 60000], ["30d", "Month", 600000]];
   const LEAST_SELECTION_S = 5;
+  const UNITS = [[86400, "day"], [3600, "hour"], [60, "minute"], [1, "second"]];
   const percent = (value) => `${value.toFixed(value < 10 ? 1 : 0)} %`;
   const milliseconds = (value) => P.milliseconds(value);
   const hundredfold = (name) => (row) => (row[name] === null ? null : 100 * row[name]);
@@ -12,11 +13,18 @@
   const CHARTS = [
     { title: "KV utilisation", lines: [["blocks", hundredfold("utilisation")], ["token slots", hundredfold("token_utilisation")]], least: 2, most: 100, format: percent },
     { title: "Tokens per second", lines: [["out", plain("output_tokens_per_second")], ["in", plain("prompt_tokens_per_second")]], least: 10, format: (value) => (value < 100 ? value.toFixed(1) : P.number(Math.round(value))) },
-    { title: "Time to first token", lines: [["50 %", plain("ttft_p50_ms")], ["95 %", plain("ttft_p95_ms")]], least: 10, format: milliseconds },
-    { title: "Time between tokens", lines: [["50 %", plain("itl_p50_ms")], ["95 %", plain("itl_p95_ms")]], least: 5, format: milliseconds },
+    { title: "Time to first token", lines: [["median", plain("ttft_p50_ms")], ["95 % within", plain("ttft_p95_ms")]], least: 10, format: milliseconds },
+    { title: "Time between tokens", lines: [["median", plain("itl_p50_ms")], ["95 % within", plain("itl_p95_ms")]], least: 5, format: milliseconds },
     { title: "Prefix hit rate", lines: [["hits", hundredfold("hit_rate")]], least: 100, most: 100, format: percent },
     { title: "Preemptions", lines: [["preemptions", plain("preemptions")]], least: 10, format: (value) => P.number(value) },
   ];
+
+  // "one point an hour", "one point every 2 minutes".
+  function everyStep(seconds) {
+    const [size, name] = UNITS.find(([size]) => seconds % size === 0);
+    if (seconds > size) return `one point every ${seconds / size} ${name}s`;
+    return `one point ${name === "hour" ? "an" : "a"} ${name}`;
+  }
 
   P.HistoryPanel = class {
     constructor(panel) {
@@ -69,7 +77,7 @@
       const rows = [...kept, ...told.rows.map((values) => Object.fromEntries(told.fields.map((name, index) => [name, values[index]])))];
       this.history = { ...told, rows, query };
       const gaps = rows.filter((row, index) => row.after_gap && index).length;
-      P.setText(this.note, rows.length ? `${P.plural(told.step, "second")} a point${gaps ? ` · ${P.plural(gaps, "gap")} in which no app ran` : ""} · drag over a chart to look closer` : "Nothing was recorded in this time.");
+      P.setText(this.note, rows.length ? `${everyStep(told.step)}${gaps ? ` · ${P.plural(gaps, "gap")} in which no app ran` : ""} · drag over a chart to look closer` : "Nothing was recorded in this time.");
       for (const chart of this.charts) chart.set(this.history);
     }
 

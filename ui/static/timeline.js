@@ -63,10 +63,17 @@
       this.element.replaceChildren(
         h("h4", {}, P.requestName(told)),
         h("p", { class: "pt-soft" }, facts.filter(Boolean).join(" · ")),
-        this.curve(told.events, end, most),
+        this.chart(told.events, end, most),
         h("ol", { tabindex: "0", "aria-label": "Events" }, ...items),
       );
       this.element.querySelector("ol").scrollTop = scrolled;
+    }
+
+    // The curve with its scales: blocks at the left, time beneath.
+    chart(events, end, most) {
+      const blocks = h("div", { class: "pt-scale-blocks", "aria-hidden": "true" }, h("span", {}, P.plural(most, "block")), h("span", {}, "0"));
+      const times = h("div", { class: "pt-scale-time", "aria-hidden": "true" }, ...[0, 0.25, 0.5, 0.75, 1].map((share) => h("span", {}, share ? P.milliseconds(1e3 * end * share) : "0")));
+      return h("div", { class: "pt-life-chart" }, blocks, this.curve(events, end, most), times);
     }
 
     // Blocks held over time, as steps; a line for each event that is not a matter of course.
