@@ -19,6 +19,7 @@ SCRIPTS = (
     "explain.js",
     "menu.js",
     "dialog.js",
+    "drawer.js",
     "model.js",
     "settings.js",
     "live.js",

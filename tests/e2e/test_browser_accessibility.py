@@ -8,7 +8,7 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, expect
 
 from tests.e2e.app_process import AppProcess
-from tests.e2e.browsing import open_page, send
+from tests.e2e.browsing import ask_for, open_page, send
 from tests.e2e.conftest import DESKTOP, PHONE
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
@@ -115,3 +115,51 @@ async def test_no_view_has_a_grave_fault(window: Page, fake_server: AppProcess) 
             await page.keyboard.press("Enter")
             await expect(page.get_by_role("button", name="Mine", exact=True)).to_be_visible()
         await assert_clean(page, tab)
+
+
+async def test_the_first_tab_leads_to_the_message_box(page: Page, fake_server: AppProcess) -> None:
+    await open_page(page, fake_server)
+    await page.get_by_role("tab", name="Dashboard").click()
+    await page.evaluate("document.activeElement.blur()")
+    skip = page.get_by_role("link", name="Skip to the message box")
+    await expect(skip).not_to_be_in_viewport()
+    for _ in range(20):
+        await page.keyboard.press("Shift+Tab")
+        if await skip.evaluate("(link) => link === document.activeElement"):
+            break
+    await expect(skip).to_be_in_viewport()
+    address = page.url
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_label("Message", exact=True)).to_be_focused()
+    assert page.url == address
+
+
+async def test_the_sidebar_gives_way_in_a_window_that_became_narrow(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    search = page.get_by_label("Search conversations")
+    await expect(search).to_be_in_viewport()
+    await page.set_viewport_size({"width": 600, "height": 860})
+    await expect(search).not_to_be_in_viewport()
+    await page.set_viewport_size({"width": 1280, "height": 860})
+    await expect(search).to_be_in_viewport()
+
+
+async def test_on_a_phone_the_number_of_answers_is_whole_beside_a_seed(
+    phone: Page, fake_server: AppProcess
+) -> None:
+    await open_page(phone, fake_server)
+    await ask_for(phone, 3)
+    await phone.evaluate("Pageturn.settings.useSeed(2 ** 53 - 1)")
+    chip = phone.locator(".pt-chip")
+    await expect(chip).to_be_visible()
+    words = phone.locator(".pt-three > span > span").first
+    await expect(words).to_have_text("3 answers")
+    assert await words.evaluate("(node) => node.scrollWidth <= node.parentNode.clientWidth")
+    box, row = await chip.bounding_box(), await phone.locator(".pt-composer-row").bounding_box()
+    assert box is not None
+    assert row is not None
+    assert box["width"] > 40
+    assert row["x"] + row["width"] <= 390
+    assert await phone.evaluate("document.documentElement.scrollWidth") == 390

@@ -80,7 +80,7 @@ async def test_settings_leave_what_was_asked_of_the_composer(
     await expect(several).to_be_visible()
     dialog = await open_dialog(page)
     answers = dialog.get_by_label("Answers")
-    await expect(answers).to_have_attribute("placeholder", "3")
+    await expect(answers).to_have_value("3")
     await dialog.get_by_label("Top k").fill("7")
     await dialog.get_by_role("button", name="Save", exact=True).click()
     await expect(several).to_be_visible()
@@ -181,6 +181,9 @@ async def test_own_presets_are_used_changed_and_deleted_in_the_settings_tab(
     await save.click()
     bold = page.get_by_role("button", name="Bold", exact=True)
     await bold.wait_for()
+    await expect(page.locator(".pt-preset-saver small")).to_have_text(
+        "“Bold” is saved, in this browser."
+    )
     await page.get_by_role("button", name="Precise").click()
     await expect(temperature).to_have_value("0.2")
     await expect(name).to_have_value("")
@@ -227,6 +230,16 @@ async def test_the_defaults_of_the_browser_come_from_their_tab(
     await page.get_by_role("button", name="Back to the defaults").click()
     await expect(page.get_by_label("number input for Temperature")).to_have_value("0.8")
     await expect(page.get_by_label("System prompt of new chats")).to_have_value("")
+
+
+async def test_the_longest_answer_may_be_as_long_as_the_context(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await page.get_by_role("tab", name="Settings").click()
+    slider = page.get_by_label("range slider for Longest answer")
+    await expect(slider).to_have_attribute("max", "2048")
+    await expect(slider).to_have_value("1024")
 
 
 async def test_slider_thumbs_can_be_seen_in_both_themes(

@@ -93,7 +93,7 @@
 
   function mount(node, given) {
     actions = given;
-    area = h("textarea", { class: "pt-input", rows: 1, placeholder: "Write a message", "aria-label": "Message", enterkeyhint: "send" });
+    area = h("textarea", { id: "pt-message", class: "pt-input", rows: 1, placeholder: "Write a message", "aria-label": "Message", enterkeyhint: "send" });
     sendButton = P.iconButton("up", "Send", submit, { class: "pt-send" });
     sendButton.append(h("span", { "aria-hidden": "true" }));
     stopButton = P.button("stop", "Stop", () => actions.stop(), { class: "pt-button pt-stop", title: "Stop (Esc)" });
@@ -120,6 +120,18 @@
     document.addEventListener("pageturn:settings", showSettings);
     showSettings();
     open(draftId);
+  }
+
+  // Now, or as soon as the tab that it is in is on show.
+  function focus() {
+    if (!area) return;
+    const shown = new ResizeObserver(() => {
+      if (!area.offsetParent) return;
+      shown.disconnect();
+      area.focus();
+    });
+    if (area.offsetParent) area.focus();
+    else shown.observe(area);
   }
 
   const isEmptyBox = (node) => node === area && !area.value;
@@ -162,5 +174,5 @@
     P.settings.change({ sampling }).catch((error) => P.failureToast(`Seed ${seed} stays: ${error.message}`));
   }
 
-  P.composer = { mount, open, refresh, giveBack, propose, saveDraft, draftOf, forget, isEmptyBox, focus: () => area?.focus() };
+  P.composer = { mount, open, refresh, giveBack, propose, saveDraft, draftOf, forget, isEmptyBox, focus };
 })(window.Pageturn);

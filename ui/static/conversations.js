@@ -203,7 +203,7 @@
     P.chat.open(id);
     if (messageId) P.jump.to(id, messageId, P.search.wordList());
     P.showChat();
-    if (matchMedia("(max-width: 768px)").matches) document.querySelector("#pt-sidebar.open .toggle-button")?.click();
+    P.drawer.leave();
     if (id === null) P.composer.focus();
   }
 
@@ -254,7 +254,7 @@
   document.addEventListener("keydown", (event) => {
     if (!(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== "k" || !field) return;
     event.preventDefault();
-    if (field.getBoundingClientRect().right <= 0) document.querySelector("#pt-sidebar .toggle-button")?.click();
+    P.drawer.show();
     field.focus();
   });
 

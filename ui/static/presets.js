@@ -13,8 +13,8 @@
       this.chips = h("div", { class: "pt-preset-chips", role: "group", "aria-label": "Presets" });
       this.name = h("input", { class: "pt-field", placeholder: "Keep these values as…", maxlength: 40, "aria-label": "Name of a preset" });
       this.name.addEventListener("keydown", (event) => event.key === "Enter" && !event.isComposing && (event.preventDefault(), this.save()));
-      const note = h("small", {}, "Your own presets are kept in this browser. To change one, choose it and save it again.");
-      this.saver = h("div", { class: "pt-preset-saver" }, this.name, P.button(null, "Save preset", () => this.save()), note);
+      this.note = h("small", { role: "status" }, "Your own presets are kept in this browser. To change one, choose it and save it again.");
+      this.saver = h("div", { class: "pt-preset-saver" }, this.name, P.button(null, "Save preset", () => this.save()), this.note);
       this.draw();
     }
 
@@ -40,11 +40,13 @@
       }
       this.keep(name);
       this.draw();
+      P.setText(this.note, `“${name}” is saved, in this browser.`);
     }
 
     remove(name) {
       P.settings.savePreset(name, undefined);
       this.draw();
+      P.setText(this.note, `“${name}” is deleted.`);
       this.name.focus();
     }
   };
@@ -61,8 +63,8 @@
     const row = new P.PresetRow({ fill, keep: (name) => ((asked = name), trigger("input")) });
     element.querySelector(".pt-preset-place").append(row.chips, row.saver);
     document.addEventListener(CHANGED, () => row.draw());
-    // Before the tab was seen for the first time nobody has told its controls.
-    document.addEventListener(P.settings.DEFAULTS_CHANGED, () => trigger("select"));
+    // Before the tab was seen for the first time nobody has told its controls, nor how long the model's context is.
+    P.socket.on("ready", () => trigger("select"));
     trigger("select");
   }
 

@@ -50,19 +50,12 @@
         const opens = this.state.pending === pending && this.state.open === null;
         P.composer.forget(conversation_id, text, opens ? started.conversation_id : null);
         pending.conversation_id = started.conversation_id;
-        if (!conversation_id) this.keepSettings(started.conversation_id);
+        if (!conversation_id) P.settings.keepNewChat(started.conversation_id);
         if (opens) this.chat.open(started);
         P.composer.refresh();
       } catch (error) {
         this.refuse(pending, error);
       }
-    }
-
-    // What was set for a new chat and its first frame could not bring.
-    keepSettings(id) {
-      const changes = P.settings.takeNewChat();
-      if (!Object.keys(changes).length) return;
-      P.api("PATCH", `conversations/${id}`, changes).catch((error) => P.failureToast(`Settings not kept: ${error.message}`));
     }
 
     // A refused message stays in sight with Retry and Edit; from another conversation it goes back to its draft.

@@ -11,9 +11,11 @@
     Balanced: { temperature: 0.8 },
     Creative: { temperature: 1.2, min_p: 0.05 },
   };
-  // What is set in the tab was changed elsewhere.
-  const DEFAULTS_CHANGED = "pageturn:defaults";
   const NO_SETTINGS = { system_prompt: null, when_full: "stop", sampling: {} };
+  // Where the slider of the longest answer ends before the model has told how long its context is.
+  const USUAL_MOST_TOKENS = 4096;
+  // A conversation that has just begun, and what was set for it, until the server has that: {id, changes}.
+  let begun = null;
 
   const saved = () => P.store.get("sampling", {});
   const stopStrings = (text) => text.split("\n").filter(Boolean);
@@ -27,7 +29,11 @@
   }
 
   // The settings of the open conversation, or of the chat that the next message begins.
-  const current = () => P.chat.conversation() ?? { ...NO_SETTINGS, ...P.store.get("new_chat", {}) };
+  function current() {
+    const id = P.chat.openId();
+    if (!id) return { ...NO_SETTINGS, ...P.store.get("new_chat", {}) };
+    return { ...(P.chat.conversation() ?? { ...NO_SETTINGS, id }), ...(begun?.id === id ? begun.changes : {}) };
+  }
 
   // The `sampling` of a frame: a conversation that is there knows its own.
   function sampling() {
@@ -39,31 +45,34 @@
   // How many answers a message gets when nobody says otherwise.
   const count = () => current().sampling.n ?? saved().n ?? DEFAULTS.n;
 
-  // It is kept where the one in force comes from.
-  async function setCount(n) {
-    const { sampling: own } = current();
-    if (own.n !== undefined) {
-      await change({ sampling: { ...own, n } });
-      return;
-    }
-    P.store.set("sampling", { ...saved(), n });
-    for (const type of ["pageturn:settings", DEFAULTS_CHANGED]) document.dispatchEvent(new Event(type));
-  }
+  // It is a setting of the conversation like the others.
+  const setCount = (n) => change({ sampling: { ...current().sampling, n } });
 
   const systemPrompt = () => current().system_prompt ?? (saved().system_prompt || null);
 
   async function change(changes) {
-    const conversation = P.chat.conversation();
-    if (conversation) await P.api("PATCH", `conversations/${conversation.id}`, changes);
+    const id = P.chat.openId();
+    if (id) await store(id, changes);
     else P.store.set("new_chat", { ...P.store.get("new_chat", {}), ...changes });
     document.dispatchEvent(new Event("pageturn:settings"));
   }
 
-  // What a new chat's settings become once it has an id; returns the changes that its first frame could not bring.
-  function takeNewChat() {
-    const { sampling: own, when_full } = current();
+  // They hold at once: the frame that tells of them may come later.
+  async function store(id, changes) {
+    await P.api("PATCH", `conversations/${id}`, changes);
+    const conversation = P.chat.conversation();
+    if (conversation?.id === id) Object.assign(conversation, changes);
+  }
+
+  // What was set for a new chat and its first frame could not bring is kept by the conversation that it has become.
+  async function keepNewChat(id) {
+    const { sampling: own = {}, when_full = "stop" } = P.store.get("new_chat", {});
     P.store.set("new_chat", null);
-    return { ...(Object.keys(own).length ? { sampling: own } : {}), ...(when_full === "stop" ? {} : { when_full }) };
+    const changes = { ...(Object.keys(own).length ? { sampling: own } : {}), ...(when_full === "stop" ? {} : { when_full }) };
+    if (!Object.keys(changes).length) return;
+    begun = { id, changes };
+    await store(id, changes).catch((error) => P.failureToast(`Settings not kept: ${error.message}`));
+    if (begun.id === id) begun = null;
   }
 
   // For a message that does not fit: from now on the oldest turns are left out of the prompts.
@@ -88,7 +97,14 @@
 
   // --- the controls of the tab: this browser's defaults -------------------------------------------
 
-  const values = () => ORDER.map((key) => saved()[key] ?? DEFAULTS[key]);
+  const values = () => ORDER.map((key) => (key === "max_tokens" ? longestAnswer() : (saved()[key] ?? DEFAULTS[key])));
+
+  // What the shell needs to know of the slider: it ends with the model's context.
+  function longestAnswer() {
+    const value = saved().max_tokens ?? DEFAULTS.max_tokens;
+    return { value, maximum: Math.max(P.socket.state.max_model_len ?? USUAL_MOST_TOKENS, value), __type__: "update" };
+  }
+
   const load = () => [...values(), P.store.get("theme", "System")];
 
   function save(...given) {
@@ -142,5 +158,5 @@
   if (document.body) watchTheme();
   else document.addEventListener("DOMContentLoaded", watchTheme);
 
-  P.settings = { DEFAULTS, DRAWING, DEFAULTS_CHANGED, current, sampling, preferred, count, setCount, systemPrompt, change, takeNewChat, dropOldest, useSeed, values, load, save, reset, usePreset, drawing, presets, isOwnPreset, savePreset, stopStrings, setTheme };
+  P.settings = { DEFAULTS, DRAWING, current, sampling, preferred, count, setCount, systemPrompt, change, keepNewChat, dropOldest, useSeed, values, load, save, reset, usePreset, drawing, presets, isOwnPreset, savePreset, stopStrings, setTheme };
 })(window.Pageturn);
