@@ -71,7 +71,8 @@ async def complete(context: Context, request: Request) -> GenerationResponse:
     body = await read_for_model(context, request, CompletionBody)
     params = body.sampling()
     await context.engine.prepare(params)
-    named = read_prompts(body.prompt, "prompt", MAX_PROMPTS)
+    longest = context.engine.info.max_model_len
+    named = read_prompts(body.prompt, "prompt", MAX_PROMPTS, longest)
     prompts = [await _read_prompt(context, item, name, bool(body.echo)) for name, item in named]
     if body.echo:
         params = replace(params, prompt_logprobs=params.logprobs)
@@ -89,7 +90,7 @@ async def embed(context: Context, request: Request) -> EmbeddingResponse:
     if not 1 <= dimensions <= info.hidden_size:
         message = f"dimensions: {dimensions} is not allowed; 1 to {info.hidden_size}"
         raise RequestError(message, param="dimensions")
-    named = read_prompts(body.input, "input", MAX_INPUTS)
+    named = read_prompts(body.input, "input", MAX_INPUTS, info.max_model_len)
     prompts = [await _read_prompt(context, item, name, False) for name, item in named]
     as_base64 = body.encoding_format == "base64"
     return EmbeddingResponse(context, EmbeddingJob(prompts, info.model_name, dimensions, as_base64))

@@ -181,21 +181,28 @@ class DetokenizeBody(Body):
     tokens: list[int] = Field(max_length=2**20)
 
 
-def read_prompts(prompt: object, field: str, most: int) -> list[tuple[str, str | list[int]]]:
+def read_prompts(
+    prompt: object, field: str, most: int, longest: int
+) -> list[tuple[str, str | list[int]]]:
     """The prompts of one body, `most` at most, text or token ids, each with its name: `field`, or `field[i]` if there are several.
 
-    Raises RequestError naming `field` or `field[i]`.
+    Raises RequestError naming `field` or `field[i]`, also for more than `longest` ids, which are not looked at.
     """
-    if isinstance(prompt, str) or _is_ids(prompt):
+    if isinstance(prompt, str) or _is_ids(prompt, field, longest):
         return [(field, prompt)]
     if not isinstance(prompt, list) or not 1 <= len(prompt) <= most:
         allowed = f"a string, token ids, or a list of 1 to {most} of them"
         raise RequestError(f"{field}: {allowed} is required", param=field)
     for i, item in enumerate(prompt):
-        if not (isinstance(item, str) or _is_ids(item)):
+        if not (isinstance(item, str) or _is_ids(item, f"{field}[{i}]", longest)):
             raise RequestError(f"{field}[{i}]: a string or token ids", param=f"{field}[{i}]")
     return [(f"{field}[{i}]" if len(prompt) > 1 else field, item) for i, item in enumerate(prompt)]
 
 
-def _is_ids(value: object) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and set(map(type, value)) == {int}
+def _is_ids(value: object, name: str, longest: int) -> TypeGuard[list[int]]:
+    if not isinstance(value, list) or not value or type(value[0]) is not int:
+        return False
+    if len(value) > longest:
+        message = f"{name} has {len(value)} tokens; the context has {longest}"
+        raise RequestError(message, param=name, code="context_length_exceeded")
+    return set(map(type, value)) == {int}

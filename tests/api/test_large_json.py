@@ -1,6 +1,7 @@
 """The parser for large files says what the one for bodies says, a value at a time."""
 
 import json
+from codecs import BOM_UTF8
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api import large_json
-from api.bodies import parse_json
+from api.json_values import parse_json
 from api.large_json import DEPTH, parse_large_json, take_apart
 from engine.errors import RequestError
 
@@ -118,3 +119,35 @@ def test_a_body_of_very_many_values_is_refused(monkeypatch: pytest.MonkeyPatch) 
     assert parse_large_json(b"[" + b"1," * 999 + b"1]") == [1] * 1000
     with pytest.raises(RequestError, match="more than 1,000 values"):
         parse_large_json(b"[" + b"1," * 1000 + b"1]")
+
+
+@pytest.mark.parametrize("gap", [",", " ,\n "])
+def test_a_long_list_of_numbers_is_parsed_in_pieces(
+    gap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large_json, "NUMBERS_AT_ONCE", 50)
+    monkeypatch.setattr(large_json, "PARSED_AT_ONCE", 0)
+    pieces: list[int] = []
+    parse = large_json._Walk._parse_list
+
+    def noted(walk: Any, text: str) -> Any:
+        pieces.append(len(text))
+        return parse(walk, text)
+
+    monkeypatch.setattr(large_json._Walk, "_parse_list", noted)
+    numbers = [0, -7, 2.5, 1e-3, 40_000] * 40
+    text = gap.join(map(json.dumps, numbers))
+    assert parse_large_json(f'{{"a": [{text}], "b": 1}}'.encode()) == {"a": numbers, "b": 1}
+    assert len(pieces) > 10
+    assert max(pieces) < 70
+    for broken in (f"[{text},]", f"[,{text}]", f"[{text},,{text}]", f"[{text} {text}]", f"[{text}"):
+        with pytest.raises(RequestError):
+            parse_large_json(broken.encode())
+
+
+@pytest.mark.parametrize("parse", [parse_json, parse_large_json])
+def test_a_byte_order_mark_is_no_part_of_the_document(parse: Any) -> None:
+    assert parse(BOM_UTF8 + b'{"a": "\xc3\xa4"}') == {"a": "ä"}
+    for body in (BOM_UTF8, BOM_UTF8 * 2 + b"[]", b"[" + BOM_UTF8 + b"]"):
+        with pytest.raises(RequestError):
+            parse(body)
