@@ -4,6 +4,7 @@ A browser's socket and every write to `/api` must come from a page of this serve
 to `Host`.
 """
 
+import asyncio
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -19,6 +20,8 @@ MIB = 2**20
 BODY_LIMIT = 8 * MIB
 IMPORT_LIMIT = 64 * MIB
 IMPORT_PATH = "/api/conversations/import"
+DISCARDED = 4 * IMPORT_LIMIT
+DISCARD_PAUSE_S = 2.0
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -33,6 +36,7 @@ SECURITY_HEADERS = {
 class BodyLimit:
     """Answers 413 to a body over its path's limit: by its declared length, else while it is being read.
 
+    Clients that listen only once they have sent everything get their answer too: some more of the body is read, and let go.
     A client that leaves before its body is read has ended its request: nobody is answered, and nothing has failed.
     """
 
@@ -47,6 +51,8 @@ class BodyLimit:
         refusal = HTTPException(413, f"the body is larger than {limit // MIB} MiB")
         declared = Headers(scope=scope).get("content-length", "0")
         if declared.isascii() and declared.isdigit() and int(declared) > limit:
+            if not _waits_for_word(scope):
+                await _discard(receive)
             await error_response(refusal)(scope, receive, send)
             return
         received = 0
@@ -56,11 +62,28 @@ class BodyLimit:
             message = await receive()
             received += len(message.get("body", b""))
             if received > limit:
+                await _discard(receive)
                 raise refusal
             return message
 
         with suppress(ClientDisconnect):
             await self.app(scope, counted, send)
+
+
+def _waits_for_word(scope: Scope) -> bool:
+    """Whether the client sends its body only when it is told to go on."""
+    return Headers(scope=scope).get("expect", "").lower() == "100-continue"
+
+
+async def _discard(receive: Receive) -> None:
+    """Read the rest of a body, DISCARDED bytes at most, for as long as it comes."""
+    left = DISCARDED
+    with suppress(TimeoutError):
+        while left > 0:
+            message = await asyncio.wait_for(receive(), DISCARD_PAUSE_S)
+            left -= len(message.get("body", b""))
+            if not message.get("more_body"):
+                return
 
 
 class OriginCheck:

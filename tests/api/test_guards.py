@@ -1,13 +1,23 @@
 """Size limit, origin and headers, on every route they must cover."""
 
 import asyncio
+import json
 import logging
+import urllib.error
+import urllib.request
 from collections.abc import AsyncIterator
 
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from api.guards import BODY_LIMIT, IMPORT_LIMIT, IMPORT_PATH, SECURITY_HEADERS
+from api.guards import (
+    BODY_LIMIT,
+    DISCARD_PAUSE_S,
+    IMPORT_LIMIT,
+    IMPORT_PATH,
+    MIB,
+    SECURITY_HEADERS,
+)
 from tests.api.conftest import Running, Start
 
 KEY = "s3cret-key"
@@ -37,6 +47,52 @@ async def test_a_body_is_refused_while_it_is_being_read(running: Running) -> Non
     writer.write(head.encode())
     for _ in range(9):
         writer.write(b"100000\r\n" + b" " * 2**20 + b"\r\n")
+    async with asyncio.timeout(10):
+        status = await reader.readline()
+    writer.close()
+    assert status.split()[1] == b"413"
+
+
+def post_by_urllib(url: str, size: int) -> tuple[int, str]:
+    """Sends everything before it listens."""
+    request = urllib.request.Request(url, b" " * size, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, ""
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, json.load(refused)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "limit"), [("/v1/completions", BODY_LIMIT), (IMPORT_PATH, IMPORT_LIMIT)]
+)
+async def test_a_client_that_sends_before_it_listens_hears_the_limit(
+    running: Running, path: str, limit: int
+) -> None:
+    told = await asyncio.to_thread(post_by_urllib, running.url + path, 3 * limit // 2)
+    assert told == (413, f"the body is larger than {limit // MIB} MiB")
+
+
+async def test_who_waits_for_a_word_before_a_large_body_gets_it_at_once(running: Running) -> None:
+    host, port = running.address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+    writer.write(f"{head}Content-Length: {2 * BODY_LIMIT}\r\n\r\n".encode())
+    async with asyncio.timeout(DISCARD_PAUSE_S / 2):
+        status = await reader.readline()
+    writer.close()
+    assert status.split()[1] == b"413"
+
+
+async def test_a_body_that_is_announced_and_does_not_come_is_refused_all_the_same(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.guards.DISCARD_PAUSE_S", 0.05)
+    host, port = running.address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+    writer.write(f"{head}Content-Length: {2**50}\r\n\r\n".encode())
     async with asyncio.timeout(10):
         status = await reader.readline()
     writer.close()
