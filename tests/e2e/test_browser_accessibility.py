@@ -8,7 +8,7 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, expect
 
 from tests.e2e.app_process import AppProcess
-from tests.e2e.browsing import ask_for, open_page, send
+from tests.e2e.browsing import LONG, ask_for, open_page, send, stop, stop_button
 from tests.e2e.conftest import DESKTOP, PHONE
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
@@ -162,4 +162,9 @@ async def test_on_a_phone_the_number_of_answers_is_whole_beside_a_seed(
     assert row is not None
     assert box["width"] > 40
     assert row["x"] + row["width"] <= 390
+    await send(phone, LONG)
+    stop_here = stop_button(phone)
+    await expect(stop_here).to_be_visible()
+    assert await stop_here.evaluate("(node) => node.scrollWidth <= node.clientWidth")
     assert await phone.evaluate("document.documentElement.scrollWidth") == 390
+    await stop(phone)

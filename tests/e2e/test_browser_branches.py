@@ -177,7 +177,7 @@ async def test_a_branch_that_a_search_has_shown_is_left_again_on_wish(
     await expect(own.locator("mark")).to_have_text("Danube")
     await own.locator(".pt-conversation-open").click()
     await expect(answers).to_have_count(1)
-    await expect(toast).to_contain_text("Found on another branch of this conversation")
+    await expect(toast).to_contain_text("“Rivers” now shows another branch, where this was found")
     await page.locator(".pt-new").click()
     await toast.get_by_role("button", name="Back").click()
     await expect(answers).to_have_count(2)

@@ -22,12 +22,12 @@ async def test_history_draws_selects_and_exports(page: Page, fake_server: AppPro
     charts = page.locator(".pt-chart canvas")
     await expect(charts).to_have_count(6)
     note = page.locator(".pt-history-note")
-    await expect(note).to_have_text(re.compile(r"one point every 2 seconds"))
+    await expect(note).to_have_text(re.compile(r"One point every 2 seconds"))
     await page.get_by_role("button", name="Day").click()
-    await expect(note).to_have_text(re.compile(r"one point every 2 minutes"))
+    await expect(note).to_have_text(re.compile(r"One point every 2 minutes"))
     await expect(page.get_by_role("button", name="Day")).to_have_attribute("aria-pressed", "true")
     await page.get_by_role("button", name="15 minutes").click()
-    await expect(note).to_have_text(re.compile(r"one point every 2 seconds"))
+    await expect(note).to_have_text(re.compile(r"One point every 2 seconds"))
     await charts.first.scroll_into_view_if_needed()
     box = await charts.first.bounding_box()
     assert box is not None
@@ -35,7 +35,7 @@ async def test_history_draws_selects_and_exports(page: Page, fake_server: AppPro
     await page.mouse.down()
     await page.mouse.move(box["x"] + box["width"] + 5, box["y"] + 40)
     await page.mouse.up()
-    await expect(note).to_have_text(re.compile(r"one point a second"))
+    await expect(note).to_have_text(re.compile(r"One point a second"))
     async with page.expect_download() as waiting:
         await page.get_by_role("link", name="CSV").click()
     download = await waiting.value
@@ -43,7 +43,7 @@ async def test_history_draws_selects_and_exports(page: Page, fake_server: AppPro
     assert rows
     assert {"time", "utilisation", "itl_p95_ms"} <= rows[0].keys()
     await page.get_by_role("button", name="Whole range").click()
-    await expect(note).to_have_text(re.compile(r"one point every 2 seconds"))
+    await expect(note).to_have_text(re.compile(r"One point every 2 seconds"))
 
 
 DRAW = """(rows) => {

@@ -19,11 +19,11 @@
     { title: "Preemptions", lines: [["preemptions", plain("preemptions")]], least: 10, format: (value) => P.number(value) },
   ];
 
-  // "one point an hour", "one point every 2 minutes".
+  // "One point an hour", "One point every 2 minutes".
   function everyStep(seconds) {
     const [size, name] = UNITS.find(([size]) => seconds % size === 0);
-    if (seconds > size) return `one point every ${seconds / size} ${name}s`;
-    return `one point ${name === "hour" ? "an" : "a"} ${name}`;
+    if (seconds > size) return `One point every ${seconds / size} ${name}s`;
+    return `One point ${name === "hour" ? "an" : "a"} ${name}`;
   }
 
   P.HistoryPanel = class {

@@ -16,17 +16,17 @@
       P.found.mark(node, goal.words);
     } else if (!goal.asked) {
       goal.asked = true;
-      if (await P.chat.select(goal.message)) offerBack(goal, view.conversation.head_id);
+      if (await P.chat.select(goal.message)) offerBack(goal, view.conversation);
       else if (wanted === goal) wanted = null;
     }
   }
 
   // Who asks for words, and not for a branch, is told when another one is shown for them.
-  function offerBack({ conversation, words }, head) {
+  function offerBack({ words }, { id, title, head_id: head }) {
     if (!words.length || !head) return;
-    P.toast("Found on another branch of this conversation, which is shown now", "Back", () => {
-      P.chat.open(conversation);
-      to(conversation, head);
+    P.toast(`“${title}” now shows another branch, where this was found`, "Back", () => {
+      P.chat.open(id);
+      to(id, head);
     });
   }
 
