@@ -8,7 +8,7 @@ from chat.ports import Stream
 from engine.stats import (
     BlockCells,
     BlockDetail,
-    BlockInfo,
+    BlockMap,
     EngineStatus,
     FinishedCandidate,
     RequestDetail,
@@ -31,7 +31,7 @@ class Engine(ChatEngine, Protocol):
 
     def add_finished_listener(self, listener: Callable[[FinishedCandidate], None]) -> None: ...
 
-    async def block_map(self) -> tuple[BlockInfo, ...]: ...
+    async def block_map(self) -> BlockMap: ...
 
     async def requests(self) -> tuple[RequestInfo, ...]: ...
 

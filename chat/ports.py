@@ -34,6 +34,9 @@ class Engine(Protocol):
     @property
     def info(self) -> ModelInfo: ...
 
+    @property
+    def most_characters(self) -> int: ...
+
     async def decode(self, token_ids: Sequence[int]) -> str: ...
 
     async def render_chat(

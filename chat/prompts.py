@@ -48,11 +48,12 @@ class Prompts:
         path: tuple[PathMessage, ...] = ()
         if turn.conversation is not None and turn.parent_id is not None:
             path = await self._store.path(turn.conversation.id, turn.parent_id)
-        whole = await self._render(turn, path)
-        limit = self._limit(params)
         if turn.conversation is None or turn.conversation.when_full != DROP_OLDEST:
-            return Prompt(whole, 0)
-        return Prompt(whole, 0) if len(whole) <= limit else await self._shorten(turn, path, limit)
+            self._check_length(turn, path)
+            return Prompt(await self._render(turn, path), 0)
+        limit = self._limit(params)
+        whole = await self._fitting(turn, path, limit)
+        return Prompt(whole, 0) if whole is not None else await self._shorten(turn, path, limit)
 
     async def _shorten(self, turn: Turn, path: tuple[PathMessage, ...], limit: int) -> Prompt:
         """Without the fewest oldest turns; the last one stays, whether it fits or not."""
@@ -62,11 +63,32 @@ class Prompts:
         low, high = 0, len(cuts) - 1
         while low < high:
             middle = (low + high) // 2
-            if len(await self._render(turn, path[cuts[middle] :])) <= limit:
+            if await self._fitting(turn, path[cuts[middle] :], limit) is not None:
                 high = middle
             else:
                 low = middle + 1
-        return Prompt(await self._render(turn, path[cuts[low] :]), cuts[low])
+        rest = path[cuts[low] :]
+        self._check_length(turn, rest)
+        return Prompt(await self._render(turn, rest), cuts[low])
+
+    async def _fitting(
+        self, turn: Turn, path: tuple[PathMessage, ...], limit: int
+    ) -> list[int] | None:
+        """The token ids, or None when there are more than `limit`."""
+        if _num_characters(turn, path) > self._engine.most_characters:
+            return None
+        token_ids = await self._render(turn, path)
+        return token_ids if len(token_ids) <= limit else None
+
+    def _check_length(self, turn: Turn, path: tuple[PathMessage, ...]) -> None:
+        """Refuse at once what is too long in whatever tokens: to make those would take seconds. Raises RequestError."""
+        num_characters, most = _num_characters(turn, path), self._engine.most_characters
+        if num_characters > most:
+            message = (
+                f"the prompt has {num_characters} characters; in the {self._engine.info.max_model_len} tokens of the context "
+                f"there is room for {most} at the very most"
+            )
+            raise RequestError(message, param="prompt", code="context_length_exceeded")
 
     async def _render(self, turn: Turn, path: tuple[PathMessage, ...]) -> list[int]:
         messages = prompt_messages(turn.effective_system_prompt, path, turn.content)
@@ -76,3 +98,8 @@ class Prompts:
         length = self._engine.info.max_model_len
         wanted = DEFAULT_MAX_TOKENS if params.max_tokens is None else params.max_tokens
         return length - min(wanted, length // LARGEST_ROOM)
+
+
+def _num_characters(turn: Turn, path: tuple[PathMessage, ...]) -> int:
+    messages = prompt_messages(turn.effective_system_prompt, path, turn.content)
+    return sum(len(message["content"]) for message in messages)

@@ -32,7 +32,7 @@ from engine.sequence import Request
 from engine.stats import (
     BlockCells,
     BlockDetail,
-    BlockInfo,
+    BlockMap,
     EngineStats,
     EngineStatus,
     FinishedCandidate,
@@ -147,8 +147,8 @@ class AsyncEngine:
         """Call `listener` in the event loop for every candidate that ends."""
         self._listeners.append(listener)
 
-    async def block_map(self) -> tuple[BlockInfo, ...]:
-        """Every block, in order of id, as of between two steps."""
+    async def block_map(self) -> BlockMap:
+        """Every block, in order of id, as of between two steps; whoever iterates does the work."""
         return await self._ask(EngineCore.block_map)
 
     async def requests(self) -> tuple[RequestInfo, ...]:
@@ -180,6 +180,11 @@ class AsyncEngine:
         return await self._ask(lambda core: core.count_resident(list(token_ids)))
 
     # --- text ------------------------------------------------------------------------------------
+
+    @property
+    def most_characters(self) -> int:
+        """A longer text fits the context in no tokens; raises EngineNotReadyError while loading."""
+        return self.info.max_model_len * self._tokenizer().longest_token
 
     @property
     def knows_tools(self) -> bool:

@@ -12,7 +12,7 @@ from engine.sequence import Request
 from engine.stats import (
     BlockCells,
     BlockDetail,
-    BlockInfo,
+    BlockMap,
     EngineStats,
     RequestDetail,
     RequestInfo,
@@ -90,8 +90,8 @@ class EngineCore:
         """One block and who holds it."""
         return self._scheduler.view.block(block_id)
 
-    def block_map(self) -> tuple[BlockInfo, ...]:
-        """Every block, in order of id."""
+    def block_map(self) -> BlockMap:
+        """Every block, in order of id; whoever iterates does the work."""
         return self._scheduler.view.block_map()
 
     def count_resident(self, token_ids: list[int]) -> int:

@@ -1,7 +1,7 @@
 """Pictures of the scheduling half for people: counters, requests live and ended, the block map."""
 
 from array import array
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -13,7 +13,7 @@ from engine.stats import (
     BlockCells,
     BlockDetail,
     BlockHolder,
-    BlockInfo,
+    BlockMap,
     Counters,
     Distributions,
     RequestDetail,
@@ -123,16 +123,10 @@ def count_savings(pool: BlockPool, requests: Iterable[Request]) -> tuple[int, in
     return num_references - num_distinct, num_distinct - num_live
 
 
-def describe_blocks(pool: BlockPool, sequences: Iterable[Sequence]) -> tuple[BlockInfo, ...]:
-    """Every block, in order of id. O(num_blocks): for who asks once, not for every frame."""
-    owners: defaultdict[int, set[int]] = defaultdict(set)
-    for seq in sequences:
-        for block_id in seq.block_table:
-            owners[block_id].add(seq.request.request_id)
-    return tuple(
-        BlockInfo(b.block_id, b.state, b.ref_count, tuple(sorted(owners.get(b.block_id, ()))))
-        for b in pool.blocks
-    )
+def take_block_map(pool: BlockPool, sequences: Iterable[Sequence]) -> BlockMap:
+    """Every block, to be described later. O(references to blocks), and a copy of a byte per block."""
+    tables = ((seq.request.request_id, tuple(seq.block_table)) for seq in sequences)
+    return BlockMap(bytes(pool.states), tuple(tables))
 
 
 def describe_cells(pool: BlockPool, sequences: Iterable[Sequence]) -> BlockCells:

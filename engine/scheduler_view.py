@@ -12,16 +12,16 @@ from engine.reports import (
     Tally,
     count_savings,
     describe_block,
-    describe_blocks,
     describe_cells,
     describe_request,
+    take_block_map,
 )
 from engine.residency import count_resident
 from engine.roster import Roster
 from engine.stats import (
     BlockCells,
     BlockDetail,
-    BlockInfo,
+    BlockMap,
     EngineStats,
     RequestDetail,
     RequestInfo,
@@ -97,9 +97,9 @@ class SchedulerView:
         """One block and who holds it; None if there is no such block."""
         return describe_block(self.kv.pool, self.roster.running, block_id)
 
-    def block_map(self) -> tuple[BlockInfo, ...]:
-        """Every block, in order of id."""
-        return describe_blocks(self.kv.pool, self.roster.running)
+    def block_map(self) -> BlockMap:
+        """Every block, in order of id; whoever iterates does the work."""
+        return take_block_map(self.kv.pool, self.roster.running)
 
     def count_resident(self, token_ids: list[int]) -> int:
         """How many of the first tokens need not be computed again; see engine/residency.py."""

@@ -1,6 +1,7 @@
 """Immutable pictures of the engine, published by the worker thread. Readers never touch live state."""
 
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -138,6 +139,27 @@ class BlockInfo:
     state: BlockState
     ref_count: int
     owners: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockMap:
+    """Every block as of one moment. To take it costs copies; who iterates describes the blocks, in order of id.
+
+    `states` has the number of each block's state in `BlockState`, `tables` each running sequence's request id and blocks.
+    """
+
+    states: bytes
+    tables: tuple[tuple[int, tuple[int, ...]], ...]
+
+    def __iter__(self) -> Iterator[BlockInfo]:
+        names = tuple(BlockState)
+        holders: dict[int, list[int]] = {}
+        for request_id, table in self.tables:
+            for block_id in table:
+                holders.setdefault(block_id, []).append(request_id)
+        for block_id, state in enumerate(self.states):
+            held = holders.get(block_id, ())
+            yield BlockInfo(block_id, names[state], len(held), tuple(sorted(set(held))))
 
 
 @dataclass(frozen=True, slots=True)

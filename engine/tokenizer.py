@@ -45,6 +45,7 @@ class Tokenizer:
         self._template = tokenizer.chat_template
         decoder = json.loads(self._backend.decoder.__getstate__())
         self._bytes = _bytes_of_vocabulary(self._backend, _has_step(decoder, "ByteLevel"))
+        self._longest_token = max(map(len, self._bytes))
         self._strips_first_space = _has_step(decoder, "Strip")
         added = self._backend.get_added_tokens_decoder()
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
@@ -58,6 +59,11 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """Ids are 0 to vocab_size - 1; the model's own vocabulary may be larger."""
         return len(self._bytes)
+
+    @property
+    def longest_token(self) -> int:
+        """Characters that a token stands for, at most: one has a byte or more."""
+        return self._longest_token
 
     @property
     def knows_tools(self) -> bool:

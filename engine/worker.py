@@ -46,6 +46,9 @@ class Codec(TokenBytes, Protocol):
     """A tokenizer: `engine.tokenizer.Tokenizer`, or a test's."""
 
     @property
+    def longest_token(self) -> int: ...
+
+    @property
     def knows_tools(self) -> bool: ...
 
     def render_chat(

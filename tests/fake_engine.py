@@ -19,7 +19,7 @@ from engine.stats import (
     BlockCounts,
     BlockDetail,
     BlockHolder,
-    BlockInfo,
+    BlockMap,
     BlockState,
     CounterfactualBytes,
     Counters,
@@ -142,11 +142,12 @@ class FakeEngine:
         """Call `listener` in the event loop for every candidate that ends."""
         self.listeners.append(listener)
 
-    async def block_map(self) -> tuple[BlockInfo, ...]:
-        """Every block, in order of id, as of between two steps."""
-        used = self.stats.blocks.private
-        state = [BlockState.PRIVATE] * used + [BlockState.FREE] * (self.num_blocks - used)
-        return tuple(BlockInfo(i, s, int(s is BlockState.PRIVATE), ()) for i, s in enumerate(state))
+    async def block_map(self) -> BlockMap:
+        """Every block, in order of id, as of between two steps; whoever iterates does the work."""
+        cells = await self.block_cells()
+        owned = [(owner, i) for i, owner in enumerate(cells.owners) if owner]
+        tables = {owner: tuple(i for each, i in owned if each == owner) for owner, _ in owned}
+        return BlockMap(cells.states, tuple(tables.items()))
 
     async def requests(self) -> tuple[RequestInfo, ...]:
         """The live requests in order of arrival; once all candidates but one have ended, nothing of one is shared."""
@@ -191,6 +192,11 @@ class FakeEngine:
         Here all that was ever computed is resident.
         """
         return max((_agreement(token_ids, each) for each in self.computed), default=0)
+
+    @property
+    def most_characters(self) -> int:
+        """A longer text fits the context in no tokens; raises EngineNotReadyError while loading."""
+        return 4 * self.info.max_model_len
 
     @property
     def knows_tools(self) -> bool:

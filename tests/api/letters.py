@@ -20,6 +20,7 @@ class Letters:
     def visible_bytes(self, token_id: int) -> bytes:
         return b"" if token_id == EOS_TOKEN_ID else self.token_bytes(token_id)
 
+    longest_token = 64
     knows_tools = False
 
     def render_chat(

@@ -16,7 +16,6 @@ import pytest
 
 from engine.async_engine import AsyncEngine
 from engine.loader.tokenizer import load_tokenizer
-from engine.stats import BlockInfo
 from engine.tokenizer import Tokenizer
 from engine.worker import Codec, LoadedModel
 from tests.api.conftest import Running, Start, serve
@@ -153,6 +152,21 @@ async def test_no_part_of_a_large_answer_holds_the_loop(
     assert max(durations) < LONGEST_MS
 
 
+@pytest.mark.usefixtures("_no_collections")
+async def test_no_part_of_a_large_prompt_of_ids_holds_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = ",".join(str(i % 250) for i in range(1_500_000))
+    content = f'{{"max_tokens": 1, "prompt": [{ids}]}}'.encode()
+    async with serving(Letters(), tmp_path) as (running, _):
+        durations = watch_callbacks(monkeypatch)
+        answer = await in_a_thread(
+            lambda http: http.post("/v1/completions", content=content), running.url
+        )
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+    assert max(durations) < LONGEST_MS
+
+
 def long_conversation(num_messages: int) -> dict[str, Any]:
     """A file with one path."""
     ids = [f"m{i}" for i in range(num_messages)]
@@ -199,14 +213,8 @@ async def test_no_part_of_a_large_conversation_holds_the_loop(
 async def test_no_part_of_a_large_pool_holds_the_loop(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running = await start(FakeEngine(num_blocks=50_000))
-    block_map = await running.engine.block_map()
-
-    async def known() -> tuple[BlockInfo, ...]:
-        return block_map
-
-    monkeypatch.setattr(running.engine, "block_map", known)
+    running = await start(FakeEngine(num_blocks=100_000))
     durations = watch_callbacks(monkeypatch)
     answer = await in_a_thread(lambda http: http.get("/api/blocks"), running.url)
-    assert len(answer.json()["blocks"]) == 50_000
+    assert len(answer.json()["blocks"]) == 100_000
     assert max(durations) < LONGEST_MS

@@ -1,6 +1,8 @@
 """Prompts that do not fit: refused, or made without the oldest turns."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -9,6 +11,7 @@ from chat.service import ChatService
 from engine.errors import RequestError
 from tests.chat.fakes import ManualEngine
 from tests.chat.test_service import answer, view
+from tests.fake_engine import FakeEngine
 
 # The fake's context is 2,048 tokens, one for each byte.
 LONG = "x" * 600
@@ -61,6 +64,32 @@ async def test_no_more_is_left_out_than_an_answer_needs(
     await answer(chat, engine, short, "said")
     again = await chat.regenerate(short.candidates[0].message_id)
     assert again.dropped_messages == 2
+
+
+async def test_what_is_too_long_in_any_tokens_is_refused_before_it_is_tokenised(
+    chat: ChatService, engine: ManualEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await fill(chat, engine)
+    monkeypatch.setattr(FakeEngine, "most_characters", 2000)
+    rendered: list[int] = []
+    render_chat = engine.render_chat
+
+    async def noted(messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        rendered.append(len(messages))
+        return await render_chat(messages)
+
+    monkeypatch.setattr(engine, "render_chat", noted)
+    with pytest.raises(RequestError) as refused:
+        await chat.send("d" + LONG, conversation_id=first.conversation_id)
+    assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "content")
+    assert refused.value.message == (
+        "the prompt has 2415 characters; in the 2048 tokens of the context there is room for 2000 at the very most"
+    )
+    assert rendered == []
+    await chat.conversations.update(first.conversation_id, {"when_full": "drop_oldest"})
+    turn = await chat.send("d" + LONG, conversation_id=first.conversation_id)
+    assert turn.dropped_messages == 4
+    assert max(rendered) == 5
 
 
 async def test_a_message_that_never_fits_is_refused_all_the_same(

@@ -49,6 +49,7 @@ class Letters:
         self.threads.add(threading.current_thread().name)
         return b"" if token_id == EOS_TOKEN_ID else self.token_bytes(token_id)
 
+    longest_token = 64
     knows_tools = True
 
     def render_chat(

@@ -31,7 +31,9 @@ def test_block_map_names_state_and_owners() -> None:
     engine.add(prompt(6))
     engine.step()
     owners = (1, 2)
-    assert engine.scheduler.view.block_map() == (
+    taken = engine.scheduler.view.block_map()
+    engine.run()
+    assert tuple(taken) == (
         BlockInfo(0, BlockState.SHARED, 3, owners),
         BlockInfo(1, BlockState.CACHED, 0, ()),
         BlockInfo(2, BlockState.PRIVATE, 1, (1,)),
