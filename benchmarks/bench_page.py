@@ -71,11 +71,13 @@ async def serving(folder: Path) -> AsyncIterator[tuple[str, AsyncEngine]]:
     app = create_app(settings, engine=engine)
     ready = asyncio.Event()
 
+    context = app.state.context
+
     async def drain() -> None:
-        await app.state.context.drain(0.0)
+        await context.drain(0.0)
 
     with bind(settings.host, settings.port) as listener:
-        server = Server(app, "warning", ready.set, drain)
+        server = Server(app, "warning", ready.set, drain, context.hurry)
         async with app.router.lifespan_context(app):
             task = asyncio.create_task(server.serve(sockets=[listener]))
             await asyncio.gather(ready.wait(), engine.wait_ready())
