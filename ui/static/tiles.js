@@ -77,7 +77,7 @@
 
     showLatency(key, minute) {
       const [median, high] = [minute?.[`${key}_p50_ms`], minute?.[`${key}_p95_ms`]];
-      this.show(key, median == null ? "–" : P.milliseconds(median), high == null ? "none in the last minute" : `95 % within ${P.milliseconds(high)}`);
+      this.show(key, median == null ? "–" : P.milliseconds(median), high == null ? "none in the last minute" : `95\u00a0% within ${P.milliseconds(high).replaceAll(" ", "\u00a0")}`);
     }
   };
 
