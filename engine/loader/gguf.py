@@ -85,16 +85,21 @@ def config_from_gguf(file: GGUFFile) -> dict[str, Any]:
 
 
 def _sliding_windows(file: GGUFFile) -> dict[str, Any]:
-    """The window, and which layers have it: those that a list marks, with a number n all but every n-th, else all."""
+    """The window, and which layers have it: those that a list marks, with a number n all but every n-th, else all.
+
+    Raises ModelLoadError for a list of another length.
+    """
     window = _key(file, "attention.sliding_window", 0)
     if not window:
         return {}
-    pattern, num_layers = (
-        _key(file, "attention.sliding_window_pattern", 0),
-        _key(file, "block_count"),
-    )
+    name, num_layers = "attention.sliding_window_pattern", _key(file, "block_count")
+    pattern = _key(file, name, 0)
     if isinstance(pattern, int):
         pattern = [pattern == 0 or (i + 1) % pattern > 0 for i in range(num_layers)]
+    if len(pattern) != num_layers:
+        raise ModelLoadError(
+            f"{file.path.name} has {num_layers} layers, and {name} has {len(pattern)}"
+        )
     kinds = [SLIDING if slides else FULL for slides in pattern]
     return {"sliding_window": window, "use_sliding_window": True, "layer_types": kinds}
 

@@ -86,6 +86,15 @@ def test_a_pattern_says_which_layers_have_the_window(
     assert open_model(path).config.sliding_windows == windows
 
 
+def test_a_pattern_of_other_layers_is_refused(tmp_path: Path) -> None:
+    name = "qwen3.attention.sliding_window"
+    pattern = ([True, False], GGUFValueType.ARRAY, GGUFValueType.BOOL)
+    keys = {name: WINDOW, f"{name}_pattern": pattern}
+    path = write_gguf(tmp_path / "tiny.gguf", make_reference("qwen3"), extra_keys=keys)
+    with pytest.raises(ModelLoadError, match=r"3 layers, and .*sliding_window_pattern has 2"):
+        open_model(path)
+
+
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_1"])
 def test_packed_weights_stay_close_to_the_exact_ones(name: str, tmp_path: Path) -> None:
     model = make_reference("llama", **WIDE, num_hidden_layers=2)
