@@ -4,7 +4,8 @@ One is here when one that is not deleted was made from the same (`origin`), or h
 the texts that the file gives them. What was said in it since does not matter: messages are never changed.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TypeVar
 
 from sqlalchemy import Select, select
@@ -29,13 +30,11 @@ async def find_twins(
             twins[position] = by_origin[each.origin]
         elif each.messages:
             others[position] = each.messages
-    first_ids = [messages[0].own_id for messages in others.values()]
-    homes = await _homes(session, [id_ for id_ in first_ids if id_])
-    for position, messages in others.items():
-        home = homes.get(messages[0].own_id or "")
-        if home and await _holds(session, home, messages):
-            twins[position] = home
-    return twins
+    homes = await _homes(session, [own_id for m in others.values() if (own_id := m[0].own_id)])
+    there = {i: home for i, m in others.items() if (home := homes.get(m[0].own_id or ""))}
+    wanted = ((i, home, message) for i, home in there.items() for message in others[i])
+    lacking = await _lacking(session, wanted)
+    return twins | {i: home for i, home in there.items() if i not in lacking}
 
 
 async def _by_origin(session: AsyncSession, origins: Sequence[str]) -> dict[str, str]:
@@ -56,21 +55,28 @@ async def _homes(session: AsyncSession, message_ids: Sequence[str]) -> dict[str,
     return found
 
 
-async def _holds(session: AsyncSession, home: str, messages: Sequence[ImportedMessage]) -> bool:
-    """Whether a conversation has all of these messages, with these texts."""
-    for some in _portions(messages):
-        query = _seen(select(Message.id, Message.content)).where(
-            Message.conversation_id == home, Message.id.in_([each.own_id for each in some])
-        )
-        texts = {row.id: row.content for row in await session.execute(query)}
-        if any(texts.get(each.own_id or "") != each.content for each in some):
-            return False
-    return True
+async def _lacking(
+    session: AsyncSession, wanted: Iterable[tuple[int, str, ImportedMessage]]
+) -> set[int]:
+    """Positions of which some message is not there: not in the conversation that is named with it, or with another text."""
+    lacking: set[int] = set()
+    for some in _portions(wanted):
+        columns = select(Message.id, Message.conversation_id, Message.content)
+        query = _seen(columns).where(Message.id.in_([message.own_id for _, _, message in some]))
+        there = {row.id: (row.conversation_id, row.content) for row in await session.execute(query)}
+        lacking |= {
+            position
+            for position, home, message in some
+            if there.get(message.own_id or "") != (home, message.content)
+        }
+    return lacking
 
 
-def _portions(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    for start in range(0, len(values), IDS_PER_QUERY):
-        yield values[start : start + IDS_PER_QUERY]
+def _portions(values: Iterable[T]) -> Iterator[list[T]]:
+    """As many as a query names, gathered only then: others go on between two."""
+    iterator = iter(values)
+    while some := list(islice(iterator, IDS_PER_QUERY)):
+        yield some
 
 
 def _seen(query: Select) -> Select:

@@ -72,7 +72,7 @@
     if (!Object.keys(changes).length) return;
     begun = { id, changes };
     await store(id, changes).catch((error) => P.failureToast(`Settings not kept: ${error.message}`));
-    if (begun.id === id) begun = null;
+    if (begun?.id === id) begun = null;
   }
 
   // For a message that does not fit: from now on the oldest turns are left out of the prompts.
