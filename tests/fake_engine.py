@@ -55,7 +55,7 @@ def _agreement(ours: Sequence[int], theirs: Sequence[int]) -> int:
 
 
 class FakeEngine:
-    """Streams `script(prompt_token_ids, index) -> list of text pieces`, one piece per `token_interval` seconds.
+    """Streams `script(prompt_token_ids, index) -> list of text pieces`, one piece per `interval(prompt_token_ids)` seconds.
 
     A token is a byte of UTF-8; limits and usage count pieces.
     """
@@ -79,6 +79,10 @@ class FakeEngine:
         self.generated_tokens = 0
         self.computed: list[list[int]] = []
         self.status = EngineStatus("ready", "ready", 1.0)
+
+    def interval(self, prompt: Sequence[int]) -> float:
+        """Seconds from one piece to the next."""
+        return self.token_interval
 
     def start(self) -> None:
         """Begin loading in the worker thread; returns at once. `status` follows, `wait_ready` waits."""

@@ -89,7 +89,7 @@ class FakeStream:
                         yield TextDelta(index, piece, tuple(piece.encode()), self._logprobs(piece))
                 if not live:
                     break
-                await asyncio.sleep(self.engine.token_interval)
+                await asyncio.sleep(self.engine.interval(self.prompt))
         finally:
             self.engine.live.pop(self.request_id, None)
         yield RequestFinished()
@@ -145,7 +145,7 @@ def fake_prompt_logprobs(prompt: Sequence[int], num_top: int) -> PromptLogprobs:
 
 
 class FakeEmbeddingStream(FakeStream):
-    """The stream of an embedding request: HIDDEN_SIZE numbers made from the prompt, after `token_interval`."""
+    """The stream of an embedding request: HIDDEN_SIZE numbers made from the prompt, after one interval."""
 
     def __init__(self, engine: "FakeEngine", prompt: Sequence[int]) -> None:
         super().__init__(engine, prompt, SamplingParams(max_tokens=0))
@@ -155,7 +155,7 @@ class FakeEmbeddingStream(FakeStream):
         self.engine.live[self.request_id] = self
         yield PrefillProgress(len(self.prompt), len(self.prompt))
         try:
-            await asyncio.sleep(self.engine.token_interval)
+            await asyncio.sleep(self.engine.interval(self.prompt))
             reason = FinishReason.ABORT if self.aborted else FinishReason.STOP
             if not self.aborted:
                 yield Embedding(fake_embedding(self.prompt))

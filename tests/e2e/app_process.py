@@ -16,6 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_TIMEOUT = 120.0
+CLEAR_TIMEOUT = 30.0
 
 
 @dataclass
@@ -44,6 +45,18 @@ class AppProcess:
         )
         with urllib.request.urlopen(request, timeout=150) as response:
             return json.load(response)
+
+    def clear(self) -> None:
+        """Remove all conversations, and return when every answer that was being written has ended."""
+        while items := self.get("/api/conversations")["items"]:
+            for item in items:
+                path = f"/api/conversations/{item['id']}?purge=true"
+                request = urllib.request.Request(self.url + path, method="DELETE")
+                urllib.request.urlopen(request, timeout=30).close()
+        deadline = time.monotonic() + CLEAR_TIMEOUT
+        while self.live_blocks():
+            assert time.monotonic() < deadline, "an answer goes on without a conversation"
+            time.sleep(0.01)
 
     def live_blocks(self) -> int:
         blocks = self.get("/api/stats")["blocks"]

@@ -2,25 +2,39 @@
 
 `server` is the app as a process of its own, once with the scripted engine and once with the built-in model; `browser`
 is the Chromium that is installed. Without one the browser tests are skipped, and fail where `CI` is set.
+
+Processes take seconds to start, so all tests of a pytest process share them. What is shared is given to a test as if it
+were new: a server without conversations and without answers that are being written, a window that remembers nothing.
+What a test cannot give back (a restart, options, a clock of its own) it starts for itself.
 """
 
+import asyncio
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, ConsoleMessage, Page, Response, async_playwright, expect
+from playwright.async_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    Response,
+    ViewportSize,
+    async_playwright,
+    expect,
+)
 
 from tests.e2e.app_process import ROOT, AppProcess, running_app
 from ui.screenshots import CHROMIUM_FLAGS, find_chromium
 
-DESKTOP = {"width": 1280, "height": 860}
-PHONE = {"width": 390, "height": 844}
+DESKTOP: ViewportSize = {"width": 1280, "height": 860}
+PHONE: ViewportSize = {"width": 390, "height": 844}
 PATIENCE_MS = 60_000
 
 expect.set_options(timeout=PATIENCE_MS)
@@ -51,32 +65,53 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-@pytest.fixture(
-    scope="module",
-    params=["scripted", pytest.param("model", marks=pytest.mark.model)],
-)
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+@pytest.fixture(scope="session")
+def scripted_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AppProcess]:
+    """The app with scripted answers; `fake_server` is this one without conversations."""
+    with running_fake_app(tmp_path_factory.mktemp("scripted")) as app:
+        yield app
+
+
+@pytest.fixture(scope="session")
+def model_app(
+    tmp_path_factory: pytest.TempPathFactory, builtin_model_path: Path
 ) -> Iterator[AppProcess]:
-    """A running app, ready."""
-    directory = tmp_path_factory.mktemp(request.param)
-    if request.param == "model":
-        request.getfixturevalue("builtin_model_path")
-        with running_app(directory, "--num-blocks", "1024") as app:
-            yield app
-        return
-    with running_fake_app(directory) as app:
+    """The app with the built-in model; `model_server` is this one without conversations."""
+    with running_app(tmp_path_factory.mktemp("model"), "--num-blocks", "2048") as app:
         yield app
 
 
-@pytest.fixture(scope="module")
-def fake_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AppProcess]:
-    """A running app with scripted answers, for what only those can show."""
-    with running_fake_app(tmp_path_factory.mktemp("fake")) as app:
+@pytest.fixture(scope="session")
+def exact_app(
+    tmp_path_factory: pytest.TempPathFactory, builtin_model_path: Path
+) -> Iterator[AppProcess]:
+    """The app with the built-in model in float32."""
+    options = ("--num-blocks", "1024", "--dtype", "float32")
+    with running_app(tmp_path_factory.mktemp("exact"), *options) as app:
         yield app
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
+@pytest.fixture
+def fake_server(scripted_app: AppProcess) -> AppProcess:
+    """A running app with scripted answers and without conversations, for what only those can show."""
+    scripted_app.clear()
+    return scripted_app
+
+
+@pytest.fixture
+def model_server(model_app: AppProcess) -> AppProcess:
+    """A running app with the built-in model and without conversations."""
+    model_app.clear()
+    return model_app
+
+
+@pytest.fixture(params=["fake_server", pytest.param("model_server", marks=pytest.mark.model)])
+def server(request: pytest.FixtureRequest) -> AppProcess:
+    """A running app without conversations: one with scripted answers, then one with the built-in model."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest_asyncio.fixture(loop_scope="session", scope="session")
 async def browser() -> AsyncIterator[Browser]:
     """The installed Chromium."""
     executable = find_chromium()
@@ -110,27 +145,60 @@ class Complaints:
             self.lines.append(f"{response.status} {response.url}")
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def page(browser: Browser) -> AsyncIterator[Page]:
+@pytest_asyncio.fixture(loop_scope="session", autouse=True)
+async def no_task_outlives_its_test() -> AsyncIterator[None]:
+    """All browser tests run in one event loop: what one leaves running there would go on in the next."""
+    before = asyncio.all_tasks()
+    yield
+    assert asyncio.all_tasks() - before == {asyncio.current_task()}
+
+
+@pytest_asyncio.fixture(loop_scope="session", scope="session")
+async def desktop(browser: Browser) -> AsyncIterator[BrowserContext]:
+    """What the desktop windows of all tests share: the files of the page that have been loaded once."""
+    async with await browser.new_context(viewport=DESKTOP) as context:
+        yield context
+
+
+@pytest_asyncio.fixture(loop_scope="session", scope="session")
+async def handset(browser: Browser) -> AsyncIterator[BrowserContext]:
+    """The same of the phones' windows."""
+    async with await browser.new_context(viewport=PHONE, is_mobile=True, has_touch=True) as context:
+        yield context
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def page(desktop: BrowserContext) -> AsyncIterator[Page]:
     """A desktop window of its own; the test fails when the page has complained."""
-    async for window in _window(browser, DESKTOP):
+    async with window_of(desktop) as window:
         yield window
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def phone(browser: Browser) -> AsyncIterator[Page]:
+@pytest_asyncio.fixture(loop_scope="session")
+async def phone(handset: BrowserContext) -> AsyncIterator[Page]:
     """A phone's window, with touch."""
-    async for window in _window(browser, PHONE, is_mobile=True, has_touch=True):
+    async with window_of(handset) as window:
         yield window
 
 
-async def _window(
-    browser: Browser, viewport: dict[str, int], **options: bool
-) -> AsyncIterator[Page]:
-    context = await browser.new_context(viewport=viewport, **options)  # pyright: ignore[reportArgumentType]
+@asynccontextmanager
+async def window_of(context: BrowserContext) -> AsyncIterator[Page]:
+    """A window that must not complain. At its end all windows of `context` close, and what they stored is forgotten."""
+    if not context.pages:
+        await context.new_page()
     window = await context.new_page()
     window.set_default_timeout(PATIENCE_MS)
     complaints = Complaints(window)
     yield window
-    await context.close()
+    await forget(context)
     assert complaints.lines == []
+
+
+async def forget(context: BrowserContext) -> None:
+    """Close all windows but the first, which is blank; then remove what they stored: a closing page may still write."""
+    blank, *windows = context.pages
+    for window in windows:
+        await window.close()
+    devtools = await context.new_cdp_session(blank)
+    await devtools.send("Storage.clearDataForOrigin", {"origin": "*", "storageTypes": "all"})
+    await devtools.detach()

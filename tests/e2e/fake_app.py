@@ -2,6 +2,7 @@
 
 Takes the app's own options. What is answered depends on the last user message: "long" gives 400 words, "hostile" text
 that tries to become a script, "markdown" a table, code and maths, "list" and "bold list" such with numbers, "stumble" a failure the first time, "echo" what follows it; anything else twelve words.
+They come at a speed that can be watched; where only their end matters, "quick" in the message makes them come at once.
 """
 
 import sys
@@ -14,6 +15,7 @@ from app import create_app
 from tests.fake_engine import FakeEngine
 
 TOKEN_INTERVAL_S = 0.02
+QUICK_INTERVAL_S = 0.0005
 PIECES = 20
 HOSTILE = (
     "<script>window.hacked = 1</script> <img src=x onerror='window.hacked = 2'> "
@@ -30,10 +32,21 @@ BOLD_LISTS = ("1. **One** is bold\n\n2. Two\n", "- **Two** is bold\n", "First of
 _stumbled: set[str] = set()
 
 
+class PacedEngine(FakeEngine):
+    """Slow enough to be watched, except where a question asks to be quick."""
+
+    def interval(self, prompt: Sequence[int]) -> float:
+        return QUICK_INTERVAL_S if "quick" in question_of(prompt) else TOKEN_INTERVAL_S
+
+
+def question_of(prompt: Sequence[int]) -> str:
+    """The last user message, and what is there of its answer."""
+    return bytes(prompt).decode(errors="replace").rpartition("<user>")[2]
+
+
 def script(prompt: Sequence[int], index: int) -> list[str]:
     """The answer in pieces; candidates differ."""
-    text = bytes(prompt).decode(errors="replace")
-    question = text.rpartition("<user>")[2]
+    question = question_of(prompt)
     if question.startswith("echo "):
         said = question.removeprefix("echo ").removesuffix("\n")
         size = len(said) // PIECES + 1
@@ -54,7 +67,7 @@ def script(prompt: Sequence[int], index: int) -> list[str]:
 def main(arguments: list[str]) -> None:
     """Serve until a signal."""
     settings = load_settings(arguments)
-    engine = FakeEngine(script, token_interval=TOKEN_INTERVAL_S, num_blocks=512)
+    engine = PacedEngine(script, num_blocks=512)
     app = create_app(settings, engine=engine)
     uvicorn.run(
         app,

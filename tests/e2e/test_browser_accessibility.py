@@ -11,7 +11,7 @@ from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import LONG, ask_for, open_page, send, stop, stop_button
 from tests.e2e.conftest import DESKTOP, PHONE
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 GRAVE = ("serious", "critical")
 OPTIONS = {"resultTypes": ["violations"]}
 
@@ -28,7 +28,7 @@ async def assert_clean(page: Page, view: str) -> None:
 
 
 @pytest_asyncio.fixture(
-    loop_scope="module",
+    loop_scope="session",
     params=[("wide", "light"), ("wide", "dark"), ("phone", "light"), ("phone", "dark")],
     ids="-".join,
 )
@@ -36,7 +36,7 @@ async def window(request: pytest.FixtureRequest, browser: Browser) -> AsyncItera
     size, scheme = request.param
     phone = size == "phone"
     context = await browser.new_context(
-        viewport=PHONE if phone else DESKTOP,  # pyright: ignore[reportArgumentType]
+        viewport=PHONE if phone else DESKTOP,
         is_mobile=phone,
         has_touch=phone,
         color_scheme=scheme,
@@ -53,7 +53,7 @@ async def test_no_view_has_a_grave_fault(window: Page, fake_server: AppProcess) 
     await page.get_by_role("button", name="About this model").first.click()
     await assert_clean(page, "the model")
     await page.keyboard.press("Escape")
-    await send(page, "markdown")
+    await send(page, "quick markdown")
     answer = page.locator(".pt-assistant[data-status=done]")
     await expect(answer).to_have_count(1)
     await answer.locator("button.pt-meta").click()

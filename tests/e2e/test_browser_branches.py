@@ -15,7 +15,7 @@ from tests.e2e.hostile import TEXTS
 from tests.e2e.test_browser_conversations import ask, drop
 from tests.e2e.test_browser_waiting import with_cable
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def open_rivers(page: Page, server: AppProcess) -> None:
@@ -246,7 +246,8 @@ async def test_each_branch_says_what_going_on_costs(page: Page, server: AppProce
     await expect(answer.locator(".pt-count")).to_have_text("2/2")
     chip = answer.locator(".pt-residency")
     await expect(chip).to_have_text("instant")
-    await page.evaluate(drop({"rivers.json": json.dumps(open_webui())}))
+    unheard = json.dumps(open_webui()).replace("Name a river.", "Which rivers carry ships?")
+    await page.evaluate(drop({"rivers.json": unheard}))
     await expect(page.locator(".pt-user")).to_have_count(2)
     chip = page.locator(".pt-assistant").first.locator(".pt-residency")
     await expect(chip).to_have_text(re.compile(r"prefill \d+ tokens"))

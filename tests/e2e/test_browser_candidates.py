@@ -6,13 +6,14 @@ import re
 
 import pytest
 from playwright.async_api import Locator, Page, expect
+from websockets.asyncio.client import connect
 
 from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import ask_for, open_page, send, stop, text_grows
 from tests.e2e.test_browser_accessibility import assert_clean
 from tests.e2e.test_browser_continue import select_words
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 
 def frames_of(page: Page) -> list[dict]:
@@ -73,7 +74,7 @@ async def test_what_sharing_saves_is_told_while_answers_are_written_and_after(
 async def test_what_the_numbers_mean_is_told_on_pointing_on_focus_and_to_screen_readers(
     page: Page, fake_server: AppProcess
 ) -> None:
-    cards = await ask_three(page, fake_server, "a long one")
+    cards = await ask_three(page, fake_server, "a quick long one")
     await expect(cards).to_have_count(3)
     line, note = page.locator(".pt-savings"), page.get_by_role("tooltip")
     await expect(line).to_have_accessible_description(
@@ -98,7 +99,7 @@ async def test_what_the_numbers_mean_is_told_on_pointing_on_focus_and_to_screen_
 async def test_on_a_phone_a_tap_tells_what_the_numbers_mean(
     phone: Page, fake_server: AppProcess
 ) -> None:
-    await ask_three(phone, fake_server, "a long one")
+    await ask_three(phone, fake_server, "a quick long one")
     note = phone.get_by_role("tooltip")
     await phone.locator(".pt-savings").tap()
     await expect(note).to_be_in_viewport(ratio=1)
@@ -110,6 +111,9 @@ async def test_when_one_answer_is_left_the_line_tells_of_all_together(
     page: Page, fake_server: AppProcess
 ) -> None:
     """The engine tells on of the last one, which shares nothing: that is not what the line is about."""
+    await page.add_init_script(
+        """localStorage.setItem("pageturn.sampling", '{"max_tokens": 150}')"""
+    )
     told = await frames_to(page, "requests")
     await open_page(page, fake_server)
     await ask_for(page, 3)
@@ -138,7 +142,7 @@ async def test_when_one_answer_is_left_the_line_tells_of_all_together(
 async def test_heads_of_cards_are_one_line_and_in_sight(
     page: Page, fake_server: AppProcess
 ) -> None:
-    cards = await ask_three(page, fake_server, "a long one")
+    cards = await ask_three(page, fake_server, "a quick long one")
     heads = cards.locator("header")
     await expect(heads).to_have_text([f"Answer {number}complete" for number in (1, 2, 3)])
     await expect(cards.first.locator(".pt-usage")).to_have_text(
@@ -169,6 +173,8 @@ async def test_nothing_of_a_cards_head_and_foot_is_cut_off(
         [re.compile(rf"^Answer \dT {t}$") for t in ("0.3", "0.8", "1.3")]
     )
     assert await heads.evaluate_all(CUT_OFF) == []
+    await stop(page)
+    await send(page, "a quick long one")
     await expect(page.locator(".pt-card[data-status=done]")).to_have_count(3)
     await expect(heads.last).to_have_text("Answer 3T 1.3complete")
     assert await page.locator(".pt-card > :is(header, footer)").evaluate_all(CUT_OFF) == []
@@ -198,17 +204,17 @@ async def ask_with_temperatures(page: Page) -> None:
 async def test_another_chat_does_not_hide_what_sharing_saves(
     page: Page, fake_server: AppProcess
 ) -> None:
-    other = asyncio.create_task(
-        asyncio.to_thread(
-            fake_server.post, "/v1/completions", {"prompt": "long", "max_tokens": 300}
-        )
-    )
     await open_page(page, fake_server)
     await ask_for(page, 3)
-    await send(page, "a long one")
-    await expect(page.locator(".pt-savings")).to_contain_text("saved 8 (57%)")
-    await stop(page)
-    await other
+    async with connect(fake_server.socket_url) as other:
+        await other.send(json.dumps({"type": "send", "content": "another long one"}))
+        async for told in other:
+            if json.loads(told)["type"] == "delta":
+                break
+        await send(page, "a long one")
+        await expect(page.locator(".pt-savings")).to_contain_text("saved 8 (57%)")
+        assert len((await asyncio.to_thread(fake_server.get, "/api/requests"))["requests"]) == 2
+        await stop(page)
 
 
 async def test_the_menu_asks_for_five_and_for_different_temperatures(
@@ -520,12 +526,12 @@ async def test_cards_and_what_is_under_them_fit_above_the_composer(
     page: Page, fake_server: AppProcess, size: tuple[int, int]
 ) -> None:
     await page.set_viewport_size({"width": size[0], "height": size[1]})
-    await ask_three(page, fake_server, "a long one")
+    await ask_three(page, fake_server, "a quick long one")
     await check_all_in_sight(page)
 
 
 async def test_on_a_phone_a_card_and_what_is_under_it_fit_above_the_composer(
     phone: Page, fake_server: AppProcess
 ) -> None:
-    await ask_three(phone, fake_server, "a long one")
+    await ask_three(phone, fake_server, "a quick long one")
     await check_all_in_sight(phone)

@@ -9,7 +9,7 @@ from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import open_page, send, start_long_answer, stop, stop_button, text_grows
 from tests.e2e.fake_app import MARKDOWN
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 # Selects from the first occurrence of a text in an element to its end, as a person would with a mouse.
 SELECT = """([prose, words]) => {
@@ -90,7 +90,7 @@ async def test_a_selection_in_rendered_text_finds_its_place_in_the_source(
     page: Page, fake_server: AppProcess
 ) -> None:
     await open_page(page, fake_server)
-    await send(page, "markdown")
+    await send(page, "quick markdown")
     await expect(page.locator(".pt-assistant")).to_have_attribute("data-status", "done")
     places = [
         ("A heading", "## A heading"),

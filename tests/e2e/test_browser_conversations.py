@@ -11,10 +11,11 @@ from playwright.async_api import Browser, Locator, Page, expect
 from tests.chat.exports import chatgpt, open_webui
 from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import open_page, send, start_long_answer, stop
+from tests.e2e.conftest import running_fake_app
 from tests.e2e.hostile import LINES
 from tests.e2e.test_browser_accessibility import assert_clean
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 NUM_CONVERSATIONS = 5000
 
@@ -92,25 +93,26 @@ async def test_a_text_deep_in_another_branch_is_found_and_jumped_to(
     await expect(page.locator(".pt-conversation", has_text="Rivers")).to_have_count(1)
 
 
-async def test_thousands_are_listed_page_by_page_and_found(
-    page: Page, fake_server: AppProcess
-) -> None:
-    await open_page(page, fake_server)
-    text = json.dumps(many(NUM_CONVERSATIONS))
-    await page.evaluate(drop({"many.json": text}))
-    await expect(page.locator(".pt-toast")).to_have_text("5,000 conversations imported.")
-    await page.reload()
-    rows = page.locator(".pt-conversation")
-    await expect(rows.nth(50)).to_be_attached()
-    before = await rows.count()
-    assert before <= 200
-    await page.locator(".pt-list").evaluate("(list) => list.scrollTo(0, list.scrollHeight)")
-    await expect(rows.nth(before + 50)).to_be_attached()
-    assert await rows.count() <= 400
-    await page.get_by_label("Search conversations").fill("needle17.")
-    await expect(rows).to_have_count(1)
-    await rows.locator(".pt-conversation-open").click()
-    await expect(page.locator(".pt-user .pt-prose")).to_have_text("needle17.")
+async def test_thousands_are_listed_page_by_page_and_found(page: Page, tmp_path: Path) -> None:
+    """With an app of its own: to remove so many conversations again takes longer than to start one."""
+    with running_fake_app(tmp_path) as server:
+        await open_page(page, server)
+        text = json.dumps(many(NUM_CONVERSATIONS))
+        await page.evaluate(drop({"many.json": text}))
+        await expect(page.locator(".pt-toast")).to_have_text("5,000 conversations imported.")
+        await page.reload()
+        rows = page.locator(".pt-conversation")
+        await expect(rows.nth(50)).to_be_attached()
+        before = await rows.count()
+        assert before <= 200
+        await page.locator(".pt-list").evaluate("(list) => list.scrollTo(0, list.scrollHeight)")
+        await expect(rows.nth(before + 50)).to_be_attached()
+        assert await rows.count() <= 400
+        await page.get_by_label("Search conversations").fill("needle17.")
+        await expect(rows).to_have_count(1)
+        await rows.locator(".pt-conversation-open").click()
+        await expect(page.locator(".pt-user .pt-prose")).to_have_text("needle17.")
+        await page.close()
 
 
 async def test_the_menu_renames_pins_copies_and_saves(page: Page, fake_server: AppProcess) -> None:
@@ -288,7 +290,7 @@ async def test_a_notice_covers_nothing_that_is_read_or_pressed(
     page: Page, fake_server: AppProcess
 ) -> None:
     await open_page(page, fake_server)
-    await ask(page, "a long one")
+    await ask(page, "a quick long one")
     await page.get_by_role("button", name="Branches").click()
     await page.get_by_role("treeitem").nth(1).focus()
     await page.keyboard.press("Delete")
@@ -360,7 +362,7 @@ async def test_the_words_that_were_found_are_marked_and_in_sight(
     page: Page, fake_server: AppProcess
 ) -> None:
     await open_page(page, fake_server)
-    await ask(page, "a long one, looked through")
+    await ask(page, "a quick long one, looked through")
     await ask(page, "short")
     await page.locator(".pt-new").click()
     search = page.get_by_label("Search conversations")

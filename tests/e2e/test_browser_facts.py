@@ -10,7 +10,7 @@ from tests.e2e.browsing import ask_for, open_page, send
 from tests.e2e.test_browser_candidates import frames_of
 from tests.e2e.test_browser_settings import say, stored
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def test_all_facts_are_a_click_away_and_a_seed_is_used_again(

@@ -11,7 +11,7 @@ from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import ask_for, open_page, send
 from tests.e2e.hostile import TEXTS
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 PER_CONVERSATION = 12
 LONGEST_STREAMED = 700
 ELEMENTS = "img, script, iframe, object, embed, video, style, link, meta, form:not(.pt-dialog > form), svg:not(.pt-icon), base, template"
@@ -173,7 +173,7 @@ async def test_using_the_whole_page_asks_nobody_but_the_server(
 ) -> None:
     foreign = watch_requests(page, fake_server)
     await open_page(page, fake_server)
-    await send(page, "markdown")
+    await send(page, "quick markdown")
     await expect(page.locator(".pt-assistant[data-status=done]")).to_have_count(1)
     for tab in ("Dashboard", "Settings", "Chat"):
         await page.get_by_role("tab", name=tab).click()

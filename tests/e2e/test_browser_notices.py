@@ -1,13 +1,28 @@
 """Notices in a real browser: what was deleted can be brought back for half a minute, whatever is told meanwhile."""
 
+from collections.abc import AsyncIterator
+
 import pytest
-from playwright.async_api import Locator, Page, expect
+import pytest_asyncio
+from playwright.async_api import Browser, Locator, Page, expect
 
 from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import open_page
+from tests.e2e.conftest import DESKTOP, window_of
 from tests.e2e.test_browser_conversations import ask, open_menu
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def page(browser: Browser) -> AsyncIterator[Page]:
+    """A desktop window whose clock the test moves; all windows of a context have the same."""
+    async with (
+        await browser.new_context(viewport=DESKTOP) as context,
+        window_of(context) as window,
+    ):
+        await window.clock.install()
+        yield window
 
 
 async def delete_open(page: Page) -> None:
@@ -29,7 +44,6 @@ def notice(page: Page) -> Locator:
 async def test_an_undo_stays_for_half_a_minute_and_longer_while_it_is_pointed_at(
     page: Page, fake_server: AppProcess
 ) -> None:
-    await page.clock.install()
     await open_page(page, fake_server)
     await ask(page, "deleted and pointed at")
     await delete_open(page)
@@ -44,7 +58,6 @@ async def test_an_undo_stays_for_half_a_minute_and_longer_while_it_is_pointed_at
 
 
 async def test_a_newer_notice_takes_no_undo_away(page: Page, fake_server: AppProcess) -> None:
-    await page.clock.install()
     await open_page(page, fake_server)
     await ask(page, "deleted first")
     await ask_new(page, "deleted second")
@@ -68,7 +81,6 @@ async def test_a_newer_notice_takes_no_undo_away(page: Page, fake_server: AppPro
 async def test_an_undo_whose_time_is_over_does_not_come_back(
     page: Page, fake_server: AppProcess
 ) -> None:
-    await page.clock.install()
     await open_page(page, fake_server)
     await ask(page, "deleted for good")
     await delete_open(page)

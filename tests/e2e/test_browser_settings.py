@@ -12,7 +12,7 @@ from tests.e2e.browsing import open_page, send
 from tests.e2e.conftest import DESKTOP
 from tests.e2e.test_browser_candidates import frames_of
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def open_dialog(page: Page) -> Locator:
@@ -129,7 +129,7 @@ async def test_a_conversation_keeps_its_own_settings_over_those_of_the_browser(
 async def test_what_the_server_refuses_is_said_in_the_dialog(
     browser: Browser, fake_server: AppProcess
 ) -> None:
-    context = await browser.new_context(viewport=DESKTOP)  # pyright: ignore[reportArgumentType]
+    context = await browser.new_context(viewport=DESKTOP)
     page = await context.new_page()
     await open_page(page, fake_server)
     await say(page, "one")

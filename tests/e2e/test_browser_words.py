@@ -20,7 +20,7 @@ from tests.e2e.browsing import (
 from tests.e2e.conftest import DESKTOP, running_fake_app
 from tests.e2e.fake_app import MARKDOWN
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 
 class Gate:
@@ -98,7 +98,7 @@ class TestWords:
         self, page: Page, fake_server: AppProcess
     ) -> None:
         await open_page(page, fake_server)
-        await send(page, "markdown")
+        await send(page, "quick markdown")
         answer = page.locator(".pt-assistant")
         await expect(answer).to_have_attribute("data-status", "done")
         await expect(answer.locator("h4")).to_have_text("A heading")
@@ -290,7 +290,7 @@ class TestConversations:
         self, page: Page, browser: Browser, fake_server: AppProcess
     ) -> None:
         await start_long_answer(page, fake_server)
-        context = await browser.new_context(viewport=DESKTOP)  # pyright: ignore[reportArgumentType]
+        context = await browser.new_context(viewport=DESKTOP)
         other = await context.new_page()
         await other.goto(page.url)
         await text_grows(other.locator(".pt-assistant .pt-prose"))
@@ -303,7 +303,7 @@ class TestConversations:
 async def test_a_restarted_server_is_noticed_and_nothing_typed_is_lost(
     browser: Browser, tmp_path: Path
 ) -> None:
-    context = await browser.new_context(viewport=DESKTOP)  # pyright: ignore[reportArgumentType]
+    context = await browser.new_context(viewport=DESKTOP)
     page = await context.new_page()
     with running_fake_app(tmp_path) as app:
         port = app.port

@@ -2,13 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
+import pytest_asyncio
 from websockets.asyncio.client import connect
 
-from tests.e2e.app_process import AppProcess, running_app
+from tests.e2e.app_process import AppProcess
 
 pytestmark = pytest.mark.model
 
@@ -17,15 +17,9 @@ QUESTION = "Explain how a printing press works, and who needs one. " * 3
 GREEDY = {"temperature": 0.0, "max_tokens": 60, "ignore_eos": True}
 
 
-@pytest.fixture(scope="module", params=["auto", "float32"])
-def app(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    builtin_model_path: object,
-) -> Iterator[AppProcess]:
-    directory = tmp_path_factory.mktemp(request.param)
-    with running_app(directory, "--num-blocks", "1024", "--dtype", request.param) as process:
-        yield process
+@pytest.fixture(scope="module", params=["model_app", "exact_app"])
+def app(request: pytest.FixtureRequest) -> AppProcess:
+    return request.getfixturevalue(request.param)
 
 
 @dataclass
@@ -70,13 +64,20 @@ async def run(app: AppProcess, **frame: object) -> Turn:
     raise AssertionError("the socket was closed")
 
 
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def original(app: AppProcess) -> Turn:
+    """The answer that tests continue; they add others beside it."""
+    return await run(app, type="send", content=QUESTION, sampling=GREEDY)
+
+
 async def ends(app: AppProcess, message_id: str) -> list[int]:
     tokens = await asyncio.to_thread(app.get, f"/api/messages/{message_id}/tokens")
     return tokens["ends"]
 
 
-async def test_a_greedy_answer_goes_on_as_it_did_from_any_token(app: AppProcess) -> None:
-    original = await run(app, type="send", content=QUESTION, sampling=GREEDY)
+async def test_a_greedy_answer_goes_on_as_it_did_from_any_token(
+    app: AppProcess, original: Turn
+) -> None:
     (answer,) = original.message_ids
     places = await ends(app, answer)
     assert len(places) == 60
@@ -95,8 +96,7 @@ async def test_a_greedy_answer_goes_on_as_it_did_from_any_token(app: AppProcess)
     assert app.live_blocks() == 0
 
 
-async def test_three_ways_share_everything_up_to_the_cut(app: AppProcess) -> None:
-    original = await run(app, type="send", content=QUESTION, sampling=GREEDY)
+async def test_three_ways_share_everything_up_to_the_cut(app: AppProcess, original: Turn) -> None:
     (answer,) = original.message_ids
     cut = (await ends(app, answer))[39]
     sampling = {"temperature": 1.0, "seed": 3, "max_tokens": 24, "ignore_eos": True}
@@ -112,8 +112,7 @@ async def test_three_ways_share_everything_up_to_the_cut(app: AppProcess) -> Non
     assert app.live_blocks() == 0
 
 
-async def test_an_answer_at_its_limit_goes_on_and_on(app: AppProcess) -> None:
-    whole = await run(app, type="send", content=QUESTION, sampling=GREEDY)
+async def test_an_answer_at_its_limit_goes_on_and_on(app: AppProcess, original: Turn) -> None:
     short = await run(app, type="send", content=QUESTION, sampling=GREEDY | {"max_tokens": 20})
     for _ in range(2):
         assert short.ends[0]["finish_reason"] == "length"
@@ -121,4 +120,4 @@ async def test_an_answer_at_its_limit_goes_on_and_on(app: AppProcess) -> None:
         short = await run(
             app, type="continue", message_id=answer, sampling=GREEDY | {"max_tokens": 20}
         )
-    assert short.texts == whole.texts
+    assert short.texts == original.texts

@@ -1,14 +1,12 @@
 """Even a small model calls properly when it must: the built-in one, drawn at temperature 1."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
 
-from tests.e2e.app_process import AppProcess, running_app
+from tests.e2e.app_process import AppProcess
 
 pytestmark = pytest.mark.model
 CITY: Any = {"type": "string", "enum": ["Paris", "Łódź", "Rome"]}
@@ -48,12 +46,6 @@ ASKED: Any = [{"role": "user", "content": "How is the weather in Rome, and what 
 NAMED: Any = {"type": "function", "function": {"name": "clock"}}
 
 
-@pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory, builtin_model_path: Path) -> Iterator[AppProcess]:
-    with running_app(tmp_path_factory.mktemp("app"), "--num-blocks", "512") as process:
-        yield process
-
-
 def check(name: str, arguments: str) -> None:
     read = json.loads(arguments)
     assert read.pop("city") in CITY["enum"]
@@ -64,8 +56,9 @@ def check(name: str, arguments: str) -> None:
 
 
 @pytest.mark.parametrize("choice", ["required", NAMED])
-async def test_every_answer_calls_by_its_schema(app: AppProcess, choice: Any) -> None:
-    async with AsyncOpenAI(base_url=app.url + "/v1", api_key="none", max_retries=0) as client:
+async def test_every_answer_calls_by_its_schema(model_server: AppProcess, choice: Any) -> None:
+    base_url = model_server.url + "/v1"
+    async with AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
         completion = await client.chat.completions.create(
             model="smollm2-135m", messages=ASKED, tools=TOOLS, tool_choice=choice, n=6, seed=1
         )

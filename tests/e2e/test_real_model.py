@@ -4,7 +4,7 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -23,10 +23,9 @@ PROMPTS = [
 GREEDY = {"temperature": 0.0, "max_tokens": 24}
 
 
-@pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory, builtin_model_path: Path) -> Iterator[AppProcess]:
-    with running_app(tmp_path_factory.mktemp("app"), "--num-blocks", "2048") as process:
-        yield process
+@pytest.fixture
+def app(model_server: AppProcess) -> AppProcess:
+    return model_server
 
 
 async def frames_of(socket: ClientConnection, frame: dict) -> AsyncIterator[dict]:
