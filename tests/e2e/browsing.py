@@ -1,5 +1,7 @@
 """What a person does in the page, in a few verbs."""
 
+import asyncio
+import json
 import re
 
 from playwright.async_api import Locator, Page, expect
@@ -33,6 +35,15 @@ async def ask_for(page: Page, count: int) -> None:
     await page.get_by_role("menuitemradio", name=label, exact=True).click()
 
 
+async def ask_three(page: Page, server: AppProcess, text: str) -> Locator:
+    """A new chat whose first message is answered three times; returns the finished cards."""
+    await open_page(page, server)
+    await ask_for(page, 3)
+    await send(page, text)
+    await expect(page.locator(".pt-card[data-status=done]")).to_have_count(3)
+    return page.locator(".pt-card")
+
+
 def stop_button(page: Page) -> Locator:
     return page.locator(".pt-stop")
 
@@ -63,3 +74,29 @@ async def open_dashboard(page: Page) -> None:
     await page.get_by_role("tab", name="Dashboard").click()
     await expect(page.locator("[data-tile=in_use] dd").first).to_have_text(re.compile(r"\d"))
     await page.wait_for_function(f"{MAP}?.cells.length > 0")
+
+
+def frames_of(page: Page) -> list[dict]:
+    """What the page sends from now on."""
+    sent: list[dict] = []
+    page.on("websocket", lambda s: s.on("framesent", lambda data: sent.append(json.loads(data))))
+    return sent
+
+
+async def frames_to(page: Page, kind: str) -> asyncio.Queue[dict]:
+    """The frames of a kind that the page is sent from now on."""
+    told: asyncio.Queue[dict] = asyncio.Queue()
+
+    def listen(data: str | bytes) -> None:
+        if isinstance(data, str) and (frame := json.loads(data))["type"] == kind:
+            told.put_nowait(frame)
+
+    page.on("websocket", lambda socket: socket.on("framereceived", listen))
+    return told
+
+
+async def placed(part: Locator) -> tuple[float, float]:
+    """Where a part of the page begins and ends, from the top."""
+    box = await part.bounding_box()
+    assert box is not None
+    return box["y"], box["y"] + box["height"]

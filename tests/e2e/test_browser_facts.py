@@ -6,8 +6,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.e2e.app_process import AppProcess
-from tests.e2e.browsing import ask_for, open_page, send
-from tests.e2e.test_browser_candidates import frames_of
+from tests.e2e.browsing import ask_for, frames_of, open_page, send
 from tests.e2e.test_browser_settings import say, stored
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]

@@ -8,9 +8,8 @@ from PIL import Image
 from playwright.async_api import Browser, Locator, Page, expect
 
 from tests.e2e.app_process import AppProcess
-from tests.e2e.browsing import open_page, send
+from tests.e2e.browsing import frames_of, open_page, send
 from tests.e2e.conftest import DESKTOP
-from tests.e2e.test_browser_candidates import frames_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
