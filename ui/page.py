@@ -7,12 +7,10 @@ preferences in the browser, so there is no `gr.State`.
 
 from pathlib import Path
 
-import gradio as gr
 from fastapi import FastAPI
 from fastapi.staticfiles import StaticFiles
-from gradio.themes import Base
-from gradio.themes.utils import colors, sizes
 
+from ui.gradio_import import gr, themes
 from ui.page_policy import PagePolicy
 from ui.static_files import PREFIX, STATIC, Bundle, script_bundle, style_bundle
 
@@ -140,14 +138,14 @@ def _head(script: Bundle, style: Bundle) -> str:
     )
 
 
-def _theme() -> Base:
+def _theme() -> themes.Base:
     """System fonts (nothing is fetched) and an indigo that passes contrast on white and under white text."""
-    return Base(
-        primary_hue=colors.indigo,
-        neutral_hue=colors.slate,
+    return themes.Base(
+        primary_hue=themes.colors.indigo,
+        neutral_hue=themes.colors.slate,
         font=_FONTS,
         font_mono=_MONO,
-        radius_size=sizes.radius_lg,
+        radius_size=themes.sizes.radius_lg,
     ).set(
         body_background_fill="#ffffff",
         body_background_fill_dark="#0f1117",

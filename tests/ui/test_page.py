@@ -16,7 +16,10 @@ from ui.static_files import SCRIPTS, STATIC, STYLES, script_bundle, style_bundle
 ISLANDS = STATIC.parent / "islands"
 ROOT = STATIC.parents[1]
 LOOK = """
-import asyncio, json, httpx
+import asyncio, json, sys, httpx
+
+stubs = []
+sys.addaudithook(lambda event, args: stubs.append(str(args[0])) if event == "open" and str(args[0]).endswith(".pyi") else None)
 from fastapi import FastAPI
 from ui.page import build_ui, mount
 
@@ -30,6 +33,7 @@ shell = next(route.app for route in app.routes if hasattr(getattr(route, "app", 
 queue = shell.get_blocks()._queue
 script = asyncio.run(get(app, "/static/pageturn/all.js"))
 print(json.dumps({
+    "stubs": stubs,
     "kinds": sorted({type(block).__name__ for block in page.blocks.values()}),
     "python_events": [event.api_name for event in page.fns.values() if event.fn is not None],
     "queue_intervals": [queue.sleep_when_free, queue.progress_update_sleep_when_free],
@@ -57,6 +61,10 @@ def test_nothing_opens_a_connection_or_asks_the_server_by_itself(seen: dict) -> 
     assert seen["python_events"] == []
     assert seen["queue_intervals"] == [0.05, 0.05]
     assert seen["analytics"] is False
+
+
+def test_the_start_does_not_wait_for_stub_files_of_gradio(seen: dict) -> None:
+    assert seen["stubs"] == []
 
 
 def test_the_page_needs_one_script_and_one_style_named_by_their_content(seen: dict) -> None:
