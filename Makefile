@@ -17,8 +17,9 @@ WORKERS ?= 2
 run: .venv/run.stamp
 	$(BIN)/python app.py $(ARGS)
 
+# In the order of the folders: by number of tests, files of few but long ones would be left to the end, for one worker.
 test: .venv/dev.stamp
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 clients: .venv/clients.stamp
 	$(BIN)/python -m pytest -m clients tests/clients $(ARGS)
