@@ -5,12 +5,11 @@ when the blocks of its next step, each shared by all beams that begin alike, are
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 
 from engine.config import SchedulerConfig
 from engine.outputs import TokenLogprob
 from engine.sampling_params import SamplingParams
-from tests.fakes import VOCAB_SIZE, best_tokens
+from tests.fakes import ranking as fake_ranking
 
 Tokens = tuple[int, ...]
 Ranking = Callable[[Tokens], Sequence[TokenLogprob]]
@@ -20,9 +19,9 @@ def expected_answers(
     prompt: Sequence[int],
     params: SamplingParams,
     config: SchedulerConfig,
-    ranking: Ranking | None = None,
+    ranking: Ranking = fake_ranking,
 ) -> list[tuple[list[int], float]]:
-    """The n best answers: tokens and cumulative logprob. `ranking` gives a context's best tokens, the fakes' if None."""
+    """The n best answers: tokens and cumulative logprob. `ranking` gives a context's best tokens."""
     assert params.beams is not None
     width, penalty, early = (
         params.beams.width,
@@ -46,7 +45,7 @@ def expected_answers(
         ways = [
             ((*tokens, best.token_id), logprob + best.logprob)
             for tokens, logprob in running
-            for best in (ranking or _fake_ranking)((*prompt, *tokens))
+            for best in ranking((*prompt, *tokens))
         ]
         ways.sort(key=lambda way: -way[1])
         running = [way for way in ways if way[0][-1] not in ends][:width]
@@ -75,8 +74,3 @@ def num_blocks(contexts: Sequence[Sequence[int]], block_size: int) -> int:
         for start in range(0, len(context), block_size)
     }
     return len(parts)
-
-
-@lru_cache(maxsize=2**14)
-def _fake_ranking(context: Tokens) -> tuple[TokenLogprob, ...]:
-    return best_tokens(context, VOCAB_SIZE)

@@ -11,6 +11,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -80,14 +81,21 @@ def repetitive_token(request: SampleRequest, context: Sequence[int]) -> int:
 
 
 def best_tokens(context: Sequence[int], count: int) -> tuple[TokenLogprob, ...]:
-    """What a beam search sees of a context: its best tokens, which depend on all of it; often EOS among the first."""
+    """The best of a context's `ranking`."""
+    return ranking(tuple(context))[:count]
+
+
+# The runner and whoever checks it ask of the same contexts, again and again.
+@lru_cache(maxsize=2**12)
+def ranking(context: tuple[int, ...]) -> tuple[TokenLogprob, ...]:
+    """What a beam search sees of a context: all tokens, the best first. Depends on all of it; often EOS is among the first."""
     digest = blake2b(repr(list(context)).encode(), digest_size=32).digest()
     tokens = [(digest[0] + i * (digest[1] | 1)) % VOCAB_SIZE for i in range(VOCAB_SIZE)]
     if digest[2] % 3 == 0:
         tokens.remove(EOS_TOKEN_ID)
         tokens.insert(digest[3] % 5, EOS_TOKEN_ID)
-    gaps = itertools.accumulate((1 + digest[4 + i % 28]) / 200 for i in range(count))
-    entries = zip(tokens, gaps, range(1, count + 1), strict=False)
+    gaps = itertools.accumulate((1 + digest[4 + i % 28]) / 200 for i in range(VOCAB_SIZE))
+    entries = zip(tokens, gaps, range(1, VOCAB_SIZE + 1), strict=True)
     return tuple(TokenLogprob(token, -gap, rank) for token, gap, rank in entries)
 
 
