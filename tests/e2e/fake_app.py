@@ -2,7 +2,7 @@
 
 Takes the app's own options. What is answered depends on the last user message: "long" gives 400 words, "hostile" text
 that tries to become a script, "markdown" a table, code and maths, "list" and "bold list" such with numbers, "stumble" a failure the first time, "echo" what follows it; anything else twelve words.
-They come at a speed that can be watched; where only their end matters, "quick" in the message makes them come at once.
+"long", "markdown" and "echo" are written at a speed that can be watched, unless the message says "quick" too; all else comes at once.
 """
 
 import sys
@@ -14,8 +14,9 @@ from api.settings import load_settings
 from app import create_app
 from tests.fake_engine import FakeEngine
 
-TOKEN_INTERVAL_S = 0.02
+SLOW_INTERVAL_S = 0.02
 QUICK_INTERVAL_S = 0.0005
+WATCHED = ("long", "markdown", "echo")
 PIECES = 20
 HOSTILE = (
     "<script>window.hacked = 1</script> <img src=x onerror='window.hacked = 2'> "
@@ -33,10 +34,12 @@ _stumbled: set[str] = set()
 
 
 class PacedEngine(FakeEngine):
-    """Slow enough to be watched, except where a question asks to be quick."""
+    """Writes slowly what tests look at while it is written."""
 
     def interval(self, prompt: Sequence[int]) -> float:
-        return QUICK_INTERVAL_S if "quick" in question_of(prompt) else TOKEN_INTERVAL_S
+        question = question_of(prompt)
+        is_watched = any(word in question for word in WATCHED) and "quick" not in question
+        return SLOW_INTERVAL_S if is_watched else QUICK_INTERVAL_S
 
 
 def question_of(prompt: Sequence[int]) -> str:
