@@ -95,6 +95,14 @@ async def frames_to(page: Page, kind: str) -> asyncio.Queue[dict]:
     return told
 
 
+async def boxes_of(page: Page, *selectors: str) -> list[dict[str, float]]:
+    """Where the first of each stands, found and measured in one look: any part may be drawn anew between two."""
+    return await page.evaluate(
+        "(all) => all.map((each) => document.querySelector(each).getBoundingClientRect().toJSON())",
+        selectors,
+    )
+
+
 async def placed(part: Locator) -> tuple[float, float]:
     """Where a part of the page begins and ends, from the top."""
     box = await part.bounding_box()

@@ -10,7 +10,7 @@ from playwright.async_api import Locator, Page, expect
 
 from tests.chat.exports import open_webui
 from tests.e2e.app_process import AppProcess
-from tests.e2e.browsing import open_page, send, stop, text_grows
+from tests.e2e.browsing import boxes_of, open_page, send, stop, text_grows
 from tests.e2e.hostile import TEXTS
 from tests.e2e.test_browser_conversations import ask, drop
 from tests.e2e.test_browser_waiting import with_cable
@@ -204,12 +204,9 @@ async def test_on_a_phone_it_covers_the_chat_and_a_tap_goes_there(
 ) -> None:
     await open_rivers(phone, fake_server)
     rows = await open_tree(phone)
-    box = await phone.locator(".pt-tree").bounding_box()
-    assert box is not None
-    assert box["width"] == 390
+    tree, remove = await boxes_of(phone, ".pt-tree", ".pt-node:last-child .pt-remove")
+    assert tree["width"] == 390
     assert await phone.evaluate("document.documentElement.scrollWidth") == 390
-    remove = await rows.nth(4).get_by_role("button", name="Delete").bounding_box()
-    assert remove is not None
     assert min(remove["width"], remove["height"]) >= 40
     await rows.nth(4).tap()
     await expect(phone.locator(".pt-tree")).to_be_hidden()
@@ -288,8 +285,8 @@ async def test_hostile_texts_in_the_tree_stay_text(page: Page, fake_server: AppP
     await expect(rows).to_have_count(len(TEXTS) + 1)
     assert await page.locator(".pt-nodes :is(img, iframe, style, a, script)").count() == 0
     assert await page.locator(".pt-nodes").evaluate("(n) => n.scrollWidth <= n.clientWidth")
-    heights = await rows.evaluate_all("(all) => all.map((row) => row.offsetHeight)")
-    assert set(heights) == {40}
+    heights = "[...document.querySelectorAll('.pt-node')].map((row) => row.offsetHeight)"
+    assert set(await page.evaluate(heights)) == {40}
     assert await page.evaluate("window.hacked") is None
 
 

@@ -10,7 +10,7 @@ from playwright.async_api import Browser, Locator, Page, expect
 
 from tests.chat.exports import chatgpt, open_webui
 from tests.e2e.app_process import AppProcess
-from tests.e2e.browsing import open_page, send, start_long_answer, stop
+from tests.e2e.browsing import boxes_of, open_page, send, start_long_answer, stop
 from tests.e2e.conftest import running_fake_app
 from tests.e2e.hostile import LINES
 from tests.e2e.test_browser_accessibility import assert_clean
@@ -161,8 +161,7 @@ async def test_on_a_phone_every_row_has_its_menu(phone: Page, fake_server: AppPr
     other = phone.locator(".pt-conversation", has_text="first on the phone")
     more = other.get_by_role("button", name="More")
     await expect(more).to_have_css("opacity", "1")
-    box = await more.bounding_box()
-    assert box is not None
+    (box,) = await boxes_of(phone, ".pt-conversation:not(.pt-open) .pt-more")
     assert min(box["width"], box["height"]) >= 40
     await more.tap()
     await phone.get_by_role("menuitem", name="Rename").tap()
@@ -384,15 +383,13 @@ async def test_a_title_has_the_whole_row_until_its_menu_is_wanted(
     await open_page(page, fake_server)
     await ask(page, "a question with quite a few words in its title")
     row = page.locator(".pt-conversation.pt-open")
-    title, button = row.locator(".pt-title"), row.locator(".pt-conversation-open")
+    button = row.locator(".pt-conversation-open")
+    title, menu = ".pt-open .pt-title", ".pt-open .pt-more"
     await page.mouse.move(700, 400)
     await expect(button).to_have_css("padding-right", "10px")
-    wide = await title.evaluate("(node) => node.clientWidth")
+    (wide,) = await boxes_of(page, title)
     await row.hover()
     await expect(button).to_have_css("padding-right", "42px")
-    menu = await row.get_by_role("button", name="More").bounding_box()
-    box = await title.bounding_box()
-    assert menu is not None
-    assert box is not None
-    assert box["width"] < wide
-    assert box["x"] + box["width"] <= menu["x"]
+    narrow, button_box = await boxes_of(page, title, menu)
+    assert narrow["width"] < wide["width"]
+    assert narrow["right"] <= button_box["left"]

@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import Page, Position, expect
 
 from tests.e2e.app_process import AppProcess
-from tests.e2e.browsing import MAP, open_dashboard, open_page, start_long_answer, stop
+from tests.e2e.browsing import MAP, boxes_of, open_dashboard, open_page, start_long_answer, stop
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
@@ -107,10 +107,8 @@ async def test_a_request_is_listed_with_its_life_and_stopped(
     await expect(times).to_have_text(["0", *[re.compile(r"^[\d.]+ m?s$")] * 4])
     await expect(page.locator("tr[data-request] + tr.pt-life")).to_have_count(1)
     await expect(name).to_have_attribute("aria-expanded", "true")
-    bottom, top = await row.bounding_box(), await timeline.bounding_box()
-    assert bottom is not None
-    assert top is not None
-    assert 0 <= top["y"] - bottom["y"] - bottom["height"] < 10
+    above, below = await boxes_of(page, "tr[data-request]", ".pt-timeline")
+    assert 0 <= below["top"] - above["bottom"] < 10
     await name.focus()
     await page.keyboard.press("Enter")
     await expect(timeline).to_be_hidden()

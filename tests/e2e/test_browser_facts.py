@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.e2e.app_process import AppProcess
-from tests.e2e.browsing import ask_for, frames_of, open_page, send
+from tests.e2e.browsing import ask_for, boxes_of, frames_of, open_page, send
 from tests.e2e.test_browser_settings import say, stored
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
@@ -27,10 +27,8 @@ async def test_all_facts_are_a_click_away_and_a_seed_is_used_again(
     await line.click()
     await expect(facts).to_have_count(0)
     await line.click()
-    box, dock = await facts.bounding_box(), await page.locator(".pt-dock").bounding_box()
-    assert box is not None
-    assert dock is not None
-    assert box["y"] + box["height"] <= dock["y"]
+    box, dock = await boxes_of(page, ".pt-facts", ".pt-dock")
+    assert box["bottom"] <= dock["top"]
     await expect(facts).to_contain_text("Prompt12 tokens, 0 of them cached")
     await expect(facts).to_contain_text("Temperature0.8")
     seed = facts.get_by_role("button", name="use it again")
