@@ -5,6 +5,7 @@ import itertools
 import math
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from engine.outputs import (
@@ -44,6 +45,7 @@ class FakeStream:
         self.engine, self.prompt, self.params = engine, prompt, params
         self.aborted: set[int] = set()
         self.finish_reasons: list[str] = []
+        self._hurry = asyncio.Event()
         self._events = self._run()
 
     def __aiter__(self) -> AsyncIterator[EngineEvent]:
@@ -58,6 +60,7 @@ class FakeStream:
     def abort(self, index: int | None = None) -> None:
         """End one candidate, or all."""
         self.aborted |= {index} if index is not None else set(range(self.params.n))
+        self._hurry.set()
 
     async def aclose(self) -> None:
         """Abort what still runs and return when the engine has let go of it."""
@@ -89,10 +92,20 @@ class FakeStream:
                         yield TextDelta(index, piece, tuple(piece.encode()), self._logprobs(piece))
                 if not live:
                     break
-                await asyncio.sleep(self.engine.interval(self.prompt))
+                await self._pause()
         finally:
             self.engine.live.pop(self.request_id, None)
         yield RequestFinished()
+
+    async def _pause(self) -> None:
+        """An interval, which an abort ends: the real engine lets go within a step."""
+        interval = self.engine.interval(self.prompt)
+        if not interval:
+            await asyncio.sleep(0)
+            return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._hurry.wait(), interval)
+        self._hurry.clear()
 
     def _logprobs(self, piece: str) -> tuple[TextLogprob, ...]:
         """Of one token, when asked for: the letters from a on, each half as likely as the one before it.
@@ -155,7 +168,7 @@ class FakeEmbeddingStream(FakeStream):
         self.engine.live[self.request_id] = self
         yield PrefillProgress(len(self.prompt), len(self.prompt))
         try:
-            await asyncio.sleep(self.engine.interval(self.prompt))
+            await self._pause()
             reason = FinishReason.ABORT if self.aborted else FinishReason.STOP
             if not self.aborted:
                 yield Embedding(fake_embedding(self.prompt))
