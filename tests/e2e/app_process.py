@@ -48,6 +48,7 @@ class AppProcess:
 
     def clear(self) -> None:
         """Remove all conversations, and return when every answer that was being written has ended."""
+        assert self.process.poll() is None, f"the app has ended:\n{self.log.read_text()}"
         while items := self.get("/api/conversations")["items"]:
             for item in items:
                 path = f"/api/conversations/{item['id']}?purge=true"

@@ -3,7 +3,7 @@
 `server` is the app as a process of its own, once with the scripted engine and once with the built-in model; `browser`
 is the Chromium that is installed. Without one the browser tests are skipped, and fail where `CI` is set.
 
-Processes take seconds to start, so all tests of a pytest process share them. What is shared is given to a test as if it
+Processes take seconds to start, so all tests of this folder share them, in each pytest process. What is shared is given to a test as if it
 were new: a server without conversations and without answers that are being written, a window that remembers nothing.
 What a test cannot give back (a restart, options, a clock of its own) it starts for itself.
 """
@@ -40,6 +40,13 @@ PATIENCE_MS = 60_000
 expect.set_options(timeout=PATIENCE_MS)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests with a browser run in its event loop."""
+    for item in items:
+        if item.get_closest_marker("browser"):
+            item.add_marker(pytest.mark.asyncio(loop_scope="package"), append=False)
+
+
 @contextmanager
 def running_fake_app(directory: Path, port: int = 0) -> Iterator[AppProcess]:
     """The app around the scripted engine; its log and database lie in `directory`."""
@@ -65,14 +72,14 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def scripted_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AppProcess]:
     """The app with scripted answers; `fake_server` is this one without conversations."""
     with running_fake_app(tmp_path_factory.mktemp("scripted")) as app:
         yield app
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def model_app(
     tmp_path_factory: pytest.TempPathFactory, builtin_model_path: Path
 ) -> Iterator[AppProcess]:
@@ -81,7 +88,7 @@ def model_app(
         yield app
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def exact_app(
     tmp_path_factory: pytest.TempPathFactory, builtin_model_path: Path
 ) -> Iterator[AppProcess]:
@@ -111,7 +118,7 @@ def server(request: pytest.FixtureRequest) -> AppProcess:
     return request.getfixturevalue(request.param)
 
 
-@pytest_asyncio.fixture(loop_scope="session", scope="session")
+@pytest_asyncio.fixture(loop_scope="package", scope="package")
 async def browser() -> AsyncIterator[Browser]:
     """The installed Chromium."""
     executable = find_chromium()
@@ -145,7 +152,7 @@ class Complaints:
             self.lines.append(f"{response.status} {response.url}")
 
 
-@pytest_asyncio.fixture(loop_scope="session", autouse=True)
+@pytest_asyncio.fixture(loop_scope="package", autouse=True)
 async def no_task_outlives_its_test() -> AsyncIterator[None]:
     """All browser tests run in one event loop: what one leaves running there would go on in the next."""
     before = asyncio.all_tasks()
@@ -153,28 +160,28 @@ async def no_task_outlives_its_test() -> AsyncIterator[None]:
     assert asyncio.all_tasks() - before == {asyncio.current_task()}
 
 
-@pytest_asyncio.fixture(loop_scope="session", scope="session")
+@pytest_asyncio.fixture(loop_scope="package", scope="package")
 async def desktop(browser: Browser) -> AsyncIterator[BrowserContext]:
     """What the desktop windows of all tests share: the files of the page that have been loaded once."""
     async with await browser.new_context(viewport=DESKTOP) as context:
         yield context
 
 
-@pytest_asyncio.fixture(loop_scope="session", scope="session")
+@pytest_asyncio.fixture(loop_scope="package", scope="package")
 async def handset(browser: Browser) -> AsyncIterator[BrowserContext]:
     """The same of the phones' windows."""
     async with await browser.new_context(viewport=PHONE, is_mobile=True, has_touch=True) as context:
         yield context
 
 
-@pytest_asyncio.fixture(loop_scope="session")
+@pytest_asyncio.fixture(loop_scope="package")
 async def page(desktop: BrowserContext) -> AsyncIterator[Page]:
     """A desktop window of its own; the test fails when the page has complained."""
     async with window_of(desktop) as window:
         yield window
 
 
-@pytest_asyncio.fixture(loop_scope="session")
+@pytest_asyncio.fixture(loop_scope="package")
 async def phone(handset: BrowserContext) -> AsyncIterator[Page]:
     """A phone's window, with touch."""
     async with window_of(handset) as window:

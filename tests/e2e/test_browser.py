@@ -8,7 +8,7 @@ from playwright.async_api import Page, expect
 from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import LONG, start_long_answer, stop, stop_button, text_grows
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.browser
 
 
 class TestPage:

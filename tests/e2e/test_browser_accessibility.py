@@ -11,7 +11,7 @@ from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import LONG, ask_for, open_page, send, stop, stop_button
 from tests.e2e.conftest import DESKTOP, PHONE
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.browser
 GRAVE = ("serious", "critical")
 OPTIONS = {"resultTypes": ["violations"]}
 
@@ -28,7 +28,7 @@ async def assert_clean(page: Page, view: str) -> None:
 
 
 @pytest_asyncio.fixture(
-    loop_scope="session",
+    loop_scope="package",
     params=[("wide", "light"), ("wide", "dark"), ("phone", "light"), ("phone", "dark")],
     ids="-".join,
 )

@@ -15,7 +15,7 @@ from tests.e2e.hostile import TEXTS
 from tests.e2e.test_browser_conversations import ask, drop
 from tests.e2e.test_browser_waiting import with_cable
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.browser
 
 
 async def open_rivers(page: Page, server: AppProcess) -> None:

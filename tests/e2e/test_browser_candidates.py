@@ -9,7 +9,7 @@ from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import ask_for, ask_three, frames_of, open_page, send, stop, text_grows
 from tests.e2e.test_browser_continue import select_words
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.browser
 
 
 async def test_the_menu_asks_for_five_and_for_different_temperatures(

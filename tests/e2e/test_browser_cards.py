@@ -8,7 +8,7 @@ from playwright.async_api import Page, expect
 from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import ask_three, open_page, placed, send, stop
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.browser
 
 CUT_OFF = """(all) => all.flatMap((part) => [part, ...part.children])
     .filter((part) => part.scrollWidth > part.clientWidth + 1 && part.clientWidth).map((part) => part.outerHTML)"""

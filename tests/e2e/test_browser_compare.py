@@ -6,7 +6,7 @@ from playwright.async_api import Page, expect
 from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import ask_three, placed
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.browser
 
 
 async def test_compare_marks_where_answers_part_and_what_the_model_thought(

@@ -9,7 +9,7 @@ from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import open_page, send, start_long_answer, stop, stop_button, text_grows
 from tests.e2e.fake_app import MARKDOWN
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.browser
 
 # Selects from the first occurrence of a text in an element to its end, as a person would with a mouse.
 SELECT = """([prose, words]) => {

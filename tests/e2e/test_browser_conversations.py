@@ -15,7 +15,7 @@ from tests.e2e.conftest import running_fake_app
 from tests.e2e.hostile import LINES
 from tests.e2e.test_browser_accessibility import assert_clean
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.browser
 
 NUM_CONVERSATIONS = 5000
 

@@ -8,7 +8,7 @@ from playwright.async_api import Page, Position, expect
 from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import MAP, boxes_of, open_dashboard, open_page, start_long_answer, stop
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.browser
 
 SET = f"""([count, cell]) => {{ const map = {MAP}; map.set(new Uint16Array(count).fill(cell)); }}"""
 LAYOUT = f"(() => {{ const m = {MAP}; return [m.perCell, m.size, m.columns * m.rows * m.perCell, m.canvas.clientHeight]; }})()"

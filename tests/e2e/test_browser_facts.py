@@ -9,7 +9,7 @@ from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import ask_for, boxes_of, frames_of, open_page, send
 from tests.e2e.test_browser_settings import say, stored
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.browser
 
 
 async def test_all_facts_are_a_click_away_and_a_seed_is_used_again(

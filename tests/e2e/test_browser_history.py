@@ -11,7 +11,7 @@ from playwright.async_api import Page, expect
 from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import open_dashboard, open_page, send
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.browser
 
 
 async def test_history_draws_selects_and_exports(page: Page, fake_server: AppProcess) -> None:

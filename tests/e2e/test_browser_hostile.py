@@ -12,7 +12,7 @@ from tests.e2e.browsing import ask_for, open_page, send
 from tests.e2e.conftest import Complaints
 from tests.e2e.hostile import TEXTS
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.browser
 PER_CONVERSATION = 12
 LONGEST_STREAMED = 700
 NUM_WINDOWS = 4

@@ -10,7 +10,7 @@ from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import open_page
 from tests.e2e.test_browser_conversations import drop, many
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = pytest.mark.browser
 
 
 async def test_what_is_here_already_is_opened_and_imported_only_on_wish(

@@ -6,7 +6,7 @@ from playwright.async_api import Page, expect
 from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import open_page
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.browser
 
 
 async def test_an_empty_page_names_the_model_and_leads_to_what_it_is(

@@ -11,10 +11,10 @@ from tests.e2e.browsing import open_page
 from tests.e2e.conftest import DESKTOP, window_of
 from tests.e2e.test_browser_conversations import ask, open_menu
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.browser
 
 
-@pytest_asyncio.fixture(loop_scope="session")
+@pytest_asyncio.fixture(loop_scope="package")
 async def page(browser: Browser) -> AsyncIterator[Page]:
     """A desktop window whose clock the test moves; all windows of a context have the same."""
     async with (

@@ -12,7 +12,7 @@ from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import ask_for, ask_three, frames_to, open_page, send, stop, text_grows
 from tests.e2e.test_browser_accessibility import assert_clean
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.browser
 
 
 async def test_what_sharing_saves_is_told_while_answers_are_written_and_after(

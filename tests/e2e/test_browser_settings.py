@@ -11,7 +11,7 @@ from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import frames_of, open_page, send
 from tests.e2e.conftest import DESKTOP
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.browser
 
 
 async def open_dialog(page: Page) -> Locator:

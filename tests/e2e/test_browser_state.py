@@ -10,7 +10,7 @@ from playwright.async_api import Page, WebSocketRoute, expect
 from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import open_page, send
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.browser
 LOADING = {"type": "loading", "stage": "compiling", "fraction": 0}
 READY = {"type": "ready", "protocol": 1, "model": "scripted", "max_model_len": 2048}
 

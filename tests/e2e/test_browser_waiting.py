@@ -10,7 +10,7 @@ from playwright.async_api import Page, WebSocketRoute, expect
 from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import open_page, send, start_long_answer, stop_button
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.browser
 
 
 class Cable:

@@ -20,7 +20,7 @@ from tests.e2e.browsing import (
 from tests.e2e.conftest import DESKTOP, running_fake_app
 from tests.e2e.fake_app import MARKDOWN
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.browser
 
 
 class Gate:
