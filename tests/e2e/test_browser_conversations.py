@@ -244,6 +244,7 @@ async def test_an_answer_that_ends_elsewhere_is_marked_as_new(
     await other.goto(f"{fake_server.url}#{identity}")
     await stop(other)
     await expect(marked.locator(".pt-unread")).to_be_visible()
+    await page.bring_to_front()
     await page.reload()
     await marked.locator(".pt-conversation-open").click()
     await expect(marked.locator(".pt-unread")).to_have_count(0)
