@@ -36,8 +36,8 @@ async def test_the_menu_asks_for_five_and_for_different_temperatures(
     await menu.get_by_role("menuitem", name="Different temperatures").click()
     dialog = page.get_by_role("dialog", name="Different temperatures")
     await dialog.get_by_label("How many answers").select_option("2")
-    await dialog.get_by_label("Answer 1").fill("0")
-    await dialog.get_by_label("Answer 2").fill("1.7")
+    await dialog.get_by_label("Answer A").fill("0")
+    await dialog.get_by_label("Answer B").fill("1.7")
     await dialog.get_by_role("button", name="Regenerate").click()
     cards = page.locator(".pt-card")
     await expect(cards).to_have_count(2)
@@ -87,7 +87,7 @@ async def test_the_number_of_answers_is_the_chats_own_like_its_other_settings(
     await expect(default).to_have_value("2")
 
 
-async def test_an_answer_has_one_number_on_its_card_and_among_the_versions(
+async def test_answers_beside_each_other_have_letters_and_versions_numbers(
     page: Page, fake_server: AppProcess
 ) -> None:
     await open_page(page, fake_server)
@@ -96,18 +96,18 @@ async def test_an_answer_has_one_number_on_its_card_and_among_the_versions(
     await page.get_by_role("button", name="Regenerate ×3").click()
     cards = page.locator(".pt-card")
     await expect(page.locator(".pt-card[data-status=done]")).to_have_count(3)
-    await expect(cards.locator("h3")).to_have_text(["Answer 2", "Answer 3", "Answer 4"])
+    await expect(cards.locator("h3")).to_have_text(["Answer A", "Answer B", "Answer C"])
     await expect(page.locator(".pt-hint").last).to_have_text(
-        "Press 2–4 to pick. A new message continues answer 2."
+        "Press 1–3 to pick. A new message continues answer A."
     )
     await page.locator(".pt-scroll").focus()
     await page.keyboard.press("?")
     dialog = page.get_by_role("dialog", name="Keyboard shortcuts")
-    await expect(dialog.locator("dt").nth(3)).to_have_text("2–4")
+    await expect(dialog.locator("dt").nth(3)).to_have_text("1–3")
     await page.keyboard.press("Escape")
-    await page.keyboard.press("1")
+    await page.keyboard.press("4")
     await expect(cards).to_have_count(3)
-    await page.keyboard.press("3")
+    await page.keyboard.press("2")
     await expect(cards).to_have_count(0)
     await expect(page.locator(".pt-assistant .pt-count")).to_have_text("3/4")
     await expect(page.locator(".pt-assistant .pt-prose")).to_contain_text("answer1-0")
@@ -138,13 +138,13 @@ async def test_a_message_continues_the_answer_that_was_touched_last(
 ) -> None:
     cards = await ask_three(page, fake_server, "hello")
     hint = page.locator(".pt-candidates .pt-hint").last
-    await expect(hint).to_contain_text("continues answer 1")
+    await expect(hint).to_contain_text("continues answer A")
     await cards.nth(0).locator(".pt-card-body").focus()
     await page.keyboard.press("ArrowRight")
     await page.keyboard.press("ArrowRight")
     await expect(cards.nth(2)).to_have_attribute("aria-current", "true")
     await expect(cards.nth(0)).not_to_have_attribute("aria-current", "true")
-    await expect(hint).to_contain_text("continues answer 3")
+    await expect(hint).to_contain_text("continues answer C")
     await ask_for(page, 1)
     await send(page, "go on")
     await expect(page.locator(".pt-message")).to_have_count(4)
@@ -158,7 +158,7 @@ async def test_on_a_phone_the_answer_in_sight_is_the_one_that_goes_on(
     await ask_three(phone, fake_server, "hello")
     await phone.locator(".pt-cards").evaluate("(row) => row.scrollTo(row.scrollWidth, 0)")
     await expect(phone.locator(".pt-candidates .pt-hint").last).to_contain_text(
-        "continues answer 3"
+        "continues answer C"
     )
     await send(phone, "go on")
     await expect(phone.locator(".pt-assistant").first).to_contain_text("answer2-0")
@@ -172,12 +172,12 @@ async def test_an_answer_cut_short_is_continued_from_its_card(
     await send(page, "a long one")
     cards = page.locator(".pt-card")
     await text_grows(cards.nth(1).locator(".pt-prose"))
-    await page.get_by_role("button", name="Stop answer 2").click()
+    await page.get_by_role("button", name="Stop answer B").click()
     await expect(cards.nth(1)).to_have_attribute("data-status", "stopped")
     await expect(cards.nth(0)).to_have_attribute("data-status", "generating")
     await stop(page)
     kept = await cards.nth(1).locator(".pt-prose").inner_text()
-    await page.get_by_role("button", name="Continue answer 2").click()
+    await page.get_by_role("button", name="Continue answer B").click()
     await expect(cards).to_have_count(0)
     answer = page.locator(".pt-assistant .pt-prose")
     await expect(answer).to_contain_text(kept.strip())

@@ -98,7 +98,7 @@ async def test_compare_marks_the_number_of_a_list_in_its_place(
     await page.get_by_role("button", name="Compare").click()
     marks = page.locator(".pt-leaves")
     await expect(marks).to_have_text(words)
-    await expect(marks.first).to_have_attribute("aria-label", "Answer 1 goes its own way with “1.”")
+    await expect(marks.first).to_have_attribute("aria-label", "Answer A goes its own way with “1.”")
     await expect(items.first).to_have_css("list-style-type", "none")
     await expect(items.nth(1)).to_have_css("list-style-type", "decimal")
     box, of = await marks.first.bounding_box(), await items.first.bounding_box()

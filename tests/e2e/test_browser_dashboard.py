@@ -60,7 +60,7 @@ async def test_a_block_tells_whose_it_is_and_opens_the_conversation(
     caption = page.locator(".pt-hover")
     await expect(caption).to_have_text(
         re.compile(
-            r"Block 2: private · 1 reference · 16 tokens · Write a long story.* \(answer 1, block 3 of it\)"
+            r"Block 2: private · 1 reference · 16 tokens · Write a long story.* \(answer A, block 3 of it\)"
         )
     )
     await page.get_by_role("button", name="New chat").click()
@@ -140,7 +140,7 @@ async def test_a_renamed_conversation_is_called_by_its_new_name(
     await expect(heading).to_have_text("Lamps")
     await page.wait_for_function(f"{MAP}.cells[0] >> 14 === 2")
     await page.evaluate(f"{MAP}.select(0)")
-    await expect(page.locator(".pt-hover")).to_contain_text("Lamps (answer 1, block 1 of it)")
+    await expect(page.locator(".pt-hover")).to_contain_text("Lamps (answer A, block 1 of it)")
     await page.get_by_role("tab", name="Chat").click()
     await stop(page)
 

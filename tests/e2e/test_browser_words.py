@@ -144,7 +144,7 @@ class TestWords:
         cards = page.locator(".pt-card")
         await expect(cards).to_have_count(3)
         await expect(page.locator(".pt-card[data-status=done]")).to_have_count(3)
-        await expect(page.locator(".pt-candidates")).to_contain_text("continues answer 1")
+        await expect(page.locator(".pt-candidates")).to_contain_text("continues answer A")
         await ask_for(page, 1)
         await send(page, "go on")
         await expect(cards).to_have_count(0)

@@ -49,11 +49,11 @@
       this.focusId = id;
       for (const [each, card] of this.cards) card.setCurrent(each === id);
       const keys = h("span", { class: "pt-by-key" }, this.keysLine());
-      this.hint.replaceChildren(keys, `A new message continues answer ${P.answerNumber(this.cards.get(id).message)}.`);
+      this.hint.replaceChildren(keys, `A new message continues ${P.answerName(this.cards.get(id).message)}.`);
     }
 
     keysLine() {
-      const keys = this.inOrder().map((card) => P.answerNumber(card.message)).filter((number) => number <= P.LAST_KEY);
+      const keys = this.inOrder().map((card) => P.answerKey(card.message)).filter((number) => number <= P.LAST_KEY);
       return keys.length ? `Press ${keys.length > 1 ? `${keys[0]}–${keys.at(-1)}` : keys[0]} to pick. ` : "";
     }
 
@@ -73,7 +73,7 @@
 
     // Whether there was one to pick.
     pick(number) {
-      const card = this.inOrder().find((each) => P.answerNumber(each.message) === number);
+      const card = this.inOrder().find((each) => P.answerKey(each.message) === number);
       if (card) this.actions.pick(card.message);
       return Boolean(card);
     }

@@ -44,7 +44,7 @@
       this.message = message;
       const generating = message.status === "generating";
       this.node.dataset.status = message.status;
-      this.setNumber(P.answerNumber(message), message.sibling_ids.length);
+      this.setName(P.answerName(message), P.answerKey(message), all.length);
       this.stop.hidden = !generating;
       this.goOn.hidden = generating || !P.isCutShort(message);
       this.again.hidden = message.status !== "error";
@@ -59,12 +59,12 @@
       if (!generating) this.wait.replaceChildren();
     }
 
-    setNumber(number, count) {
-      const name = `answer ${number}`;
-      P.setText(this.heading, `Answer ${number}`);
-      P.setText(this.key, String(number));
-      this.key.hidden = number > P.LAST_KEY;
-      this.node.setAttribute("aria-label", `Answer ${number} of ${count}`);
+    setName(name, key, count) {
+      const title = name.replace("answer", "Answer");
+      P.setText(this.heading, title);
+      P.setText(this.key, String(key));
+      this.key.hidden = key > P.LAST_KEY;
+      this.node.setAttribute("aria-label", `${title}, ${key} of ${count}`);
       this.body.setAttribute("aria-label", `Text of ${name}`);
       const labels = [[this.stop, `Stop ${name}`], [this.goOn, `Continue ${name}`], [this.again, `Try ${name} again`], [this.copy, `Copy ${name}`]];
       for (const [button, label] of labels) for (const key of ["title", "aria-label"]) button.setAttribute(key, label);

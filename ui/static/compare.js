@@ -142,7 +142,7 @@
       const stretch = shownStretch(message, shown, start, end);
       const range = start < end ? markRange(nodes, stretch.begin, stretch.end) : null;
       const words = range ? stretch.markup || range.toString().trim() : "its end";
-      const mark = h("mark", { class: "pt-leaves", tabindex: 0, role: "button", "aria-label": `Answer ${P.answerNumber(message)} goes its own way with “${words}”` });
+      const mark = h("mark", { class: "pt-leaves", tabindex: 0, role: "button", "aria-label": `${P.answerName(message).replace("answer", "Answer")} goes its own way with “${words}”` });
       putMark(mark, range, stretch, prose);
       this.listen(mark, message.id, at_token);
       const common = document.createRange();

@@ -45,7 +45,7 @@
   async function describe(index) {
     const block = await P.api("GET", `blocks/${index}`).catch(() => null);
     if (!block || map.selected !== index) return;
-    const holders = block.holders.map((holder) => `${P.requestName(holder)} (answer ${holder.index + 1}, block ${holder.position + 1} of it)`);
+    const holders = block.holders.map((holder) => `${P.requestName(holder)} (answer ${P.answerLetter(holder.index)}, block ${holder.position + 1} of it)`);
     const parts = [`Block ${index}: ${block.state}`, P.plural(block.ref_count, "reference"), P.plural(block.num_tokens, "token"), holders.slice(0, 4).join(", "), holders.length > 4 ? `and ${holders.length - 4} more` : ""];
     P.setText(caption, parts.filter(Boolean).join(" · "));
   }

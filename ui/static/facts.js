@@ -4,8 +4,12 @@
 (function (P) {
   const { h } = P;
 
-  // What an answer is called, on a card and among the versions of its turn: its place there, from 1.
-  P.answerNumber = ({ id, sibling_ids }) => sibling_ids.indexOf(id) + 1;
+  // What an answer is called beside those that were asked for with it: a letter, as versions of a turn have numbers.
+  P.answerLetter = (index) => (index < 26 ? String.fromCharCode(65 + index) : String(index + 1));
+  P.answerName = ({ candidate_index }) => `answer ${P.answerLetter(candidate_index)}`;
+
+  // The number that picks it.
+  P.answerKey = ({ candidate_index }) => candidate_index + 1;
 
   // "T 1.3", as far as it is known.
   P.temperatureLine = ({ sampling }) => (sampling?.temperature === undefined ? "" : `T ${sampling.temperature}`);

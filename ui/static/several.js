@@ -15,7 +15,7 @@
   function temperatureField(value, index) {
     const field = h("input", { class: "pt-field", type: "number", min: 0, max: 2, step: 0.05, required: true, name: `t${index}` });
     field.value = value;
-    return h("label", { class: "pt-label" }, `Answer ${index + 1}`, field);
+    return h("label", { class: "pt-label" }, `Answer ${P.answerLetter(index)}`, field);
   }
 
   // Asks for a temperature for each answer; `done` gets {n, temperatures}.

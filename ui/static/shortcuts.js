@@ -22,7 +22,7 @@
 
   // Of the answers that are open, or of as many as one can ask for.
   function pickKeys() {
-    const numbers = (P.chat.view()?.candidates ?? []).map(P.answerNumber).filter((number) => number <= P.LAST_KEY);
+    const numbers = (P.chat.view()?.candidates ?? []).map(P.answerKey).filter((number) => number <= P.LAST_KEY);
     return numbers.length ? `${Math.min(...numbers)} – ${Math.max(...numbers)}` : `1 – ${P.several.MOST}`;
   }
 

@@ -11,13 +11,13 @@
     queued: (e) => `queued, ${P.plural(e.num_tokens, "prompt token")}`,
     started: (e) => (e.num_tokens ? `started, ${P.plural(e.num_tokens, "token")} from the prefix cache` : "started"),
     chunk: (e) => `${P.plural(e.num_tokens, "token")} computed`,
-    fork: (e) => `answer ${e.index + 1} forked`,
-    first_token: (e) => `first token of answer ${e.index + 1}`,
+    fork: (e) => `answer ${P.answerLetter(e.index)} forked`,
+    first_token: (e) => `first token of answer ${P.answerLetter(e.index)}`,
     block: (e) => `a block begun at token ${P.number(e.num_tokens)}`,
-    copy_on_write: (e) => `a shared block copied for answer ${e.index + 1}`,
-    preempted: (e) => `answer ${e.index + 1} preempted`,
-    resumed: (e) => `answer ${e.index + 1} resumed${e.num_tokens ? `, ${P.plural(e.num_tokens, "token")} from the prefix cache` : ""}`,
-    end: (e) => `answer ${e.index + 1} ended (${e.reason}), ${P.plural(e.num_tokens, "token")}`,
+    copy_on_write: (e) => `a shared block copied for answer ${P.answerLetter(e.index)}`,
+    preempted: (e) => `answer ${P.answerLetter(e.index)} preempted`,
+    resumed: (e) => `answer ${P.answerLetter(e.index)} resumed${e.num_tokens ? `, ${P.plural(e.num_tokens, "token")} from the prefix cache` : ""}`,
+    end: (e) => `answer ${P.answerLetter(e.index)} ended (${e.reason}), ${P.plural(e.num_tokens, "token")}`,
   };
 
   function svg(tag, attributes, text) {
