@@ -104,9 +104,8 @@ def all_cases(*, quick: bool) -> dict[str, list[Case]]:
 
 def _attention(case: Attention, chip: Chip) -> list[Case]:
     itemsize = 4 if case.dtype == "fp32" else 2
-    shape = AttentionShape(
-        case.head_dim, case.group, BLOCK_SIZE, itemsize, LARGEST_NUMBERS[case.kv]
-    )
+    largest, has_limits = LARGEST_NUMBERS[case.kv], bool(case.limits)
+    shape = AttentionShape(case.head_dim, case.group, BLOCK_SIZE, itemsize, largest, has_limits)
     decode = decode_keywords(shape, NUM_KV_HEADS, 2, chip)
     prefill = prefill_keywords(shape, NUM_KV_HEADS, chip)
     arguments = {**CACHE_POINTERS[case.kv], **case.arguments(LIMITS)}

@@ -20,6 +20,11 @@ class AttentionRules:
         assert self.window is None or self.window >= 1, "a token sees itself"
         assert self.soft_cap is None or self.soft_cap > 0, "a soft cap is positive"
 
+    @property
+    def has_limits(self) -> bool:
+        """Whether there is a window or a soft cap."""
+        return self.window is not None or self.soft_cap is not None
+
     def first_visible(self, position: int) -> int:
         """The first key that a query at `position` sees."""
         return 0 if self.window is None else max(0, position - self.window + 1)

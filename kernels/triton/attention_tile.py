@@ -24,13 +24,17 @@ LOG2_E = 1.4426950408889634
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """The sizes a kernel is compiled for; `itemsize` is that of queries and products, `largest` that of stored numbers with scales."""
+    """The sizes a kernel is compiled for; `itemsize` is that of queries and products, `largest` that of stored numbers with scales.
+
+    `has_limits`: with a window or a soft cap.
+    """
 
     head_dim: int
     group: int
     block_size: int
     itemsize: int
     largest: float | None = None
+    has_limits: bool = False
 
     @property
     def head_dim_padded(self) -> int:
@@ -80,6 +84,7 @@ class Operands:
             self.cache.keys.shape[2],
             self.query.element_size(),
             LARGEST.get(self.cache.keys.dtype),
+            self.rules.has_limits,
         )
 
     def kernel_arguments(self) -> tuple:

@@ -3,7 +3,7 @@
 `benchmarks.triton_aot` compiles every entry and checks it; `docs/kernels.md` says what limits each of them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import triton
 
@@ -50,10 +50,16 @@ def kind_of(shape: AttentionShape) -> str:
 
 
 def prefill_tiling(shape: AttentionShape, chip: Chip) -> Tiling:
-    """Large tiles of queries: what limits prefill is arithmetic."""
+    """Large tiles of queries: what limits prefill is arithmetic.
+
+    Eight bits that go to shared memory widened leave no registers for a window's masks, so half the keys are looked at then.
+    """
     nvidia = _HOPPER if chip.multiplies_from_memory else _AMPERE
     table = _CDNA if chip.is_amd else nvidia
-    return table[kind_of(shape)][max(64, shape.head_dim_padded)]
+    tiling = table[kind_of(shape)][max(64, shape.head_dim_padded)]
+    if shape.has_limits and kind_of(shape) == "8 bits" and chip.multiplies_from_memory:
+        return replace(tiling, block_n=tiling.block_n // 2)
+    return tiling
 
 
 def decode_slots(shape: AttentionShape, chip: Chip) -> int:
