@@ -14,7 +14,7 @@
   const NO_SETTINGS = { system_prompt: null, when_full: "stop", sampling: {} };
   // Where the slider of the longest answer ends before the model has told how long its context is.
   const USUAL_MOST_TOKENS = 4096;
-  // A conversation that has just begun, and what was set for it, until the server has that: {id, changes}.
+  // A conversation that has just begun, and what was set for it, until the page is told of it with that: {id, changes}.
   let begun = null;
 
   const saved = () => P.store.get("sampling", {});
@@ -28,11 +28,16 @@
     return own;
   }
 
+  const has = (settings, changes) =>
+    Object.entries(changes).every(([key, value]) => (value instanceof Object ? has(settings[key] ?? {}, value) : settings[key] === value));
+
   // The settings of the open conversation, or of the chat that the next message begins.
   function current() {
     const id = P.chat.openId();
     if (!id) return { ...NO_SETTINGS, ...P.store.get("new_chat", {}) };
-    return { ...(P.chat.conversation() ?? { ...NO_SETTINGS, id }), ...(begun?.id === id ? begun.changes : {}) };
+    const told = P.chat.conversation();
+    if (begun?.id === id && told && has(told, begun.changes)) begun = null;
+    return { ...(told ?? { ...NO_SETTINGS, id }), ...(begun?.id === id ? begun.changes : {}) };
   }
 
   // The `sampling` of a frame: a conversation that is there knows its own.
@@ -60,6 +65,7 @@
   // They hold at once: the frame that tells of them may come later.
   async function store(id, changes) {
     await P.api("PATCH", `conversations/${id}`, changes);
+    if (begun?.id === id) begun = null;
     const conversation = P.chat.conversation();
     if (conversation?.id === id) Object.assign(conversation, changes);
   }
@@ -71,8 +77,10 @@
     const changes = { ...(Object.keys(own).length ? { sampling: own } : {}), ...(when_full === "stop" ? {} : { when_full }) };
     if (!Object.keys(changes).length) return;
     begun = { id, changes };
-    await store(id, changes).catch((error) => P.failureToast(`Settings not kept: ${error.message}`));
-    if (begun?.id === id) begun = null;
+    await P.api("PATCH", `conversations/${id}`, changes).catch((error) => {
+      begun = null;
+      P.failureToast(`Settings not kept: ${error.message}`);
+    });
   }
 
   // For a message that does not fit: from now on the oldest turns are left out of the prompts.
