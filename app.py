@@ -12,7 +12,6 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -160,7 +159,11 @@ async def _serve(settings: Settings, engine: Engine, listener: socket.socket) ->
         _show(f"Pageturn is at {address_of(listener)}{_key_hint(settings)}")
         is_listening.set()
 
-    drain = partial(context.drain, settings.shutdown_timeout)
+    async def drain() -> None:
+        seconds = f"{settings.shutdown_timeout:g}"
+        _show(f"Stopping: what is being written has {seconds} s to end, another Ctrl+C ends it now")
+        await context.drain(settings.shutdown_timeout)
+
     server = Server(app, settings.log_level, listening, drain, context.hurry)
 
     async def load() -> None:

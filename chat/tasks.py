@@ -8,6 +8,7 @@ from chat.errors import ShuttingDownError
 from chat.patience import Patience
 
 Result = TypeVar("Result")
+CLOSED = "the server is shutting down"
 
 
 class Tasks:
@@ -18,14 +19,19 @@ class Tasks:
         self._is_closed = False
 
     async def finish(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """The result of `work`, which goes on when the caller is cancelled. Raises ShuttingDownError when closed."""
+        """The result of `work`, which goes on when the caller is cancelled. Raises ShuttingDownError when closed before its end."""
         if self._is_closed:
             work.close()
-            raise ShuttingDownError("the server is shutting down")
+            raise ShuttingDownError(CLOSED)
         task = asyncio.create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise ShuttingDownError(CLOSED) from None
+            raise
 
     async def close(self, patience: Patience, timeout: float) -> None:
         """Take nothing new, and cancel what has not ended after `timeout` seconds."""

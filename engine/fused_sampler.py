@@ -7,6 +7,7 @@ taken back afterwards.
 """
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
@@ -71,7 +72,9 @@ class FusedSampler:
         if params.is_greedy:
             return row, 0.0, 1.0, 0.0, -math.inf, 0, mask, 0
         floor = math.log(params.min_p) if params.min_p > 0 else -math.inf
-        inverse, top_k = 1.0 / params.temperature, max(params.top_k, 0)
+        # Compiled code counts in 64 bits; more than all columns are all of them, as is 0.
+        top_k = params.top_k if 0 < params.top_k < sys.maxsize else 0
+        inverse = 1.0 / params.temperature
         return row, self._host.uniform(request), params.top_p, inverse, floor, top_k, mask, 0
 
     def _rank(

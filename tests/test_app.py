@@ -92,7 +92,7 @@ async def child(
             await process.wait()
 
 
-async def test_the_terminal_tells_the_address_then_that_the_model_is_ready_and_no_more(
+async def test_the_terminal_tells_the_address_that_the_model_is_ready_that_it_stops_and_no_more(
     tmp_path: Path,
 ) -> None:
     async with child(tmp_path) as app:
@@ -101,6 +101,7 @@ async def test_the_terminal_tells_the_address_then_that_the_model_is_ready_and_n
             assert (await http.get(f"{app.url}/health")).json()["status"] == "ready"
         app.process.send_signal(signal.SIGTERM)
         assert await app.end_quietly() == 0
+        assert (await app.next_line()).startswith("Stopping: what is being written has 5 s")
         assert await app.next_line() == ""
 
 

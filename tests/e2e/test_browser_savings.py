@@ -67,6 +67,33 @@ async def test_what_the_numbers_mean_is_told_on_pointing_on_focus_and_to_screen_
     await expect(note).to_be_hidden()
 
 
+async def test_what_slides_under_a_resting_mouse_explains_nothing(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await ask_three(page, fake_server, "a quick long one")
+    line, note = page.locator(".pt-savings"), page.get_by_role("tooltip")
+    box = await line.bounding_box()
+    assert box is not None
+    await page.mouse.move(box["x"] + 30, box["y"] + 60)
+    await page.evaluate("document.querySelector('.pt-savings').style.marginTop = '50px'")
+    await line.evaluate("(node) => new Promise((done) => setTimeout(done, 300, node.offsetTop))")
+    await expect(note).to_be_hidden()
+
+
+async def test_esc_closes_what_explains_and_stops_the_answers(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await ask_for(page, 3)
+    await send(page, "a long one")
+    line, note = page.locator(".pt-savings"), page.get_by_role("tooltip")
+    await line.hover()
+    await expect(note).to_be_visible()
+    await page.keyboard.press("Escape")
+    await expect(note).to_be_hidden()
+    await expect(page.locator(".pt-card[data-status=stopped]")).to_have_count(3)
+
+
 async def test_on_a_phone_a_tap_tells_what_the_numbers_mean(
     phone: Page, fake_server: AppProcess
 ) -> None:
@@ -91,9 +118,9 @@ async def test_when_one_answer_is_left_the_line_tells_of_all_together(
     await send(page, "a long one")
     line = page.locator(".pt-savings")
     await expect(line).to_contain_text("saved 8 (57%)")
-    for number in (1, 3):
-        await page.get_by_role("button", name=f"Stop answer {number}").click()
-        card = page.locator(".pt-card").nth(number - 1)
+    for place, letter in ((0, "A"), (2, "C")):
+        await page.get_by_role("button", name=f"Stop answer {letter}").click()
+        card = page.locator(".pt-card").nth(place)
         await expect(card).to_have_attribute("data-status", "stopped")
     together = "shared 4 blocks · private 2 · saved 8 (57%)"
     await expect(line).to_have_text(together)

@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import Page, WebSocketRoute, expect
 
 from tests.e2e.app_process import AppProcess
-from tests.e2e.browsing import open_page, send, start_long_answer, stop_button
+from tests.e2e.browsing import ask_for, open_page, send, start_long_answer, stop_button
 
 pytestmark = pytest.mark.browser
 
@@ -68,6 +68,22 @@ async def test_a_message_waits_for_the_connection_and_is_sent_once(
     await page.reload()
     await expect(page.locator(".pt-user .pt-prose")).to_have_text(["before", "after"])
     await expect(page.get_by_label("Message", exact=True)).to_have_value("")
+
+
+async def test_a_message_that_waits_is_in_sight_behind_open_answers(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await page.set_viewport_size({"width": 1280, "height": 600})
+    cable = await with_cable(page)
+    await open_page(page, fake_server)
+    await ask_for(page, 3)
+    await send(page, "a quick long one")
+    await expect(page.locator(".pt-card[data-status=done]")).to_have_count(3)
+    await cable.cut()
+    await expect(page.locator(".pt-banner")).to_contain_text("Reconnecting")
+    await send(page, "after")
+    waiting = page.get_by_text("Will be sent when the connection is back.")
+    await expect(waiting).to_be_in_viewport(ratio=1)
 
 
 async def test_the_answer_that_was_being_written_comes_first(

@@ -38,7 +38,7 @@ def random_request(draw: random.Random, seed: int) -> SampleRequest:
         seed,
         temperature=draw.choice([0.0, 0.3, 1.0, 2.0]),
         top_p=draw.choice([1.0, 1.0, 0.9, 0.3, 0.01]),
-        top_k=draw.choice([0, -1, 1, 5, 50, 3000]),
+        top_k=draw.choice([0, -1, 1, 5, 50, 3000, 2**63]),
         min_p=draw.choice([0.0, 0.0, 0.05, 1.0]),
         repetition_penalty=draw.choice([1.0, 1.0, 1.3]),
         presence_penalty=draw.choice([0.0, 0.0, 1.5]),

@@ -119,7 +119,7 @@
   // `place`: {at_token, n}; without a token the whole answer is kept.
   const goOn = (message, { n = 1, ...place }) => startFrom({ type: "continue", message_id: message.id, ...place }, { n });
 
-  const edit = (message, content) => startFrom({ type: "edit", message_id: message.id, content }, { n: 1 });
+  const edit = (message, content) => startFrom({ type: "edit", message_id: message.id, content }, P.composer.wish());
 
   // Also while an answer is written, which goes on wherever one looks. Resolves with whether it was done.
   async function select(messageId, from) {

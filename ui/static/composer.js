@@ -174,5 +174,5 @@
     P.settings.change({ sampling }).catch((error) => P.failureToast(`Seed ${seed} stays: ${error.message}`));
   }
 
-  P.composer = { mount, open, refresh, giveBack, propose, saveDraft, draftOf, forget, isEmptyBox, focus };
+  P.composer = { wish: () => wish, mount, open, refresh, giveBack, propose, saveDraft, draftOf, forget, isEmptyBox, focus };
 })(window.Pageturn);

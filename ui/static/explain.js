@@ -19,7 +19,7 @@
     hide();
     note.hidden = false;
     P.placePopup(button, note, 0);
-    shown = { button, note, endWatch: P.watchPopup(button, hide) };
+    shown = { button, note, endWatch: P.watchPopup(button, hide, "note") };
   }
 
   // `note` stands beside the button; its padding joins them, so that a mouse can go from one to the other.
@@ -31,7 +31,9 @@
     button.setAttribute("aria-describedby", note.id);
     const isInside = (node) => button.contains(node) || note.contains(node);
     const leave = ({ relatedTarget }) => isInside(relatedTarget) || document.activeElement === button || hide();
-    button.addEventListener("pointerenter", ({ pointerType }) => pointerType === "mouse" && show(button, note));
+    // A button that moves under a mouse at rest is not pointed at.
+    const point = ({ pointerType, movementX, movementY }) => pointerType === "mouse" && (movementX || movementY) && show(button, note);
+    button.addEventListener("pointermove", point);
     for (const type of ["focus", "click"]) button.addEventListener(type, () => show(button, note));
     button.addEventListener("blur", hide);
     for (const node of [button, note]) node.addEventListener("pointerleave", leave);

@@ -188,7 +188,9 @@
         if (event.key === "Escape") (event.stopPropagation(), close());
         if (event.key === "Enter" && !event.shiftKey && !event.isComposing) (event.preventDefault(), save());
       });
-      const buttons = h("div", { class: "pt-editor-buttons" }, P.button(null, "Cancel", close), P.button("up", "Send", save, { class: "pt-button pt-primary" }));
+      const { n } = P.composer.wish();
+      const send = P.button("up", n > 1 ? `Send ×${n}` : "Send", save, { class: "pt-button pt-primary" });
+      const buttons = h("div", { class: "pt-editor-buttons" }, P.button(null, "Cancel", close), send);
       const editor = h("div", { class: "pt-editor" }, area, buttons);
       this.node.classList.add("pt-editing");
       this.prose.node.after(editor);

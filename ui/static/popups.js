@@ -4,8 +4,8 @@
 
 (function (P) {
   const GAP_PX = 8;
-  // The `close` of each popup that is open, the newest last.
-  const open = new Set();
+  // The `close` of each popup that is open, the newest last, and its kind.
+  const open = new Map();
 
   // Puts a popup of fixed position above its anchor, or below where there is no room.
   P.placePopup = function (anchor, popup, gap) {
@@ -16,11 +16,12 @@
     popup.style.top = `${above > GAP_PX ? above : box.bottom + gap}px`;
   };
 
-  // Calls `close` once that is so; returns what ends the watch and is to be called when the popup goes.
-  P.watchPopup = function (anchor, close) {
+  // Calls `close` once that is so; returns what ends the watch and is to be called when the popup goes. Esc closes a "note",
+  // which comes by itself, and means what it would mean without it.
+  P.watchPopup = function (anchor, close, kind = "dialog") {
     const sight = new IntersectionObserver(([{ isIntersecting }]) => isIntersecting || close());
     sight.observe(anchor);
-    open.add(close);
+    open.set(close, kind);
     return () => {
       sight.disconnect();
       open.delete(close);
@@ -29,7 +30,8 @@
 
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || event.defaultPrevented || !open.size) return;
-    event.preventDefault();
-    [...open].at(-1)();
+    const [close, kind] = [...open].at(-1);
+    if (kind !== "note") event.preventDefault();
+    close();
   });
 })(window.Pageturn);

@@ -174,10 +174,10 @@
       this.follow();
     }
 
-    // Where the end is seen: the very end, or cards from their heads on.
+    // Where the end is seen: the very end, with a message that is on its way, or cards from their heads on.
     endTop() {
       const bottom = this.scroll.scrollHeight - this.scroll.clientHeight;
-      if (!this.candidates) return bottom;
+      if (!this.candidates || this.state.pending) return bottom;
       const heads = this.scroll.scrollTop + this.candidates.node.getBoundingClientRect().top - this.scroll.getBoundingClientRect().top;
       return Math.min(bottom, heads - ABOVE_CARDS_PX);
     }
