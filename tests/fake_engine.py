@@ -37,6 +37,7 @@ from engine.waiting_room import WaitingRoom
 from tests.fake_streams import HIDDEN_SIZE, FakeEmbeddingStream, FakeStream
 
 BLOCK_SIZE = 16
+Interval = float | Callable[[Sequence[int]], float]
 
 
 def _info(request_id: int, stream: FakeStream) -> RequestInfo:
@@ -55,20 +56,20 @@ def _agreement(ours: Sequence[int], theirs: Sequence[int]) -> int:
 
 
 class FakeEngine:
-    """Streams `script(prompt_token_ids, index) -> list of text pieces`, one piece per `interval(prompt_token_ids)` seconds.
+    """Streams `script(prompt_token_ids, index) -> list of text pieces`, one piece per `token_interval` seconds.
 
-    A token is a byte of UTF-8; limits and usage count pieces.
+    The interval may be a function of prompt_token_ids. A token is a byte of UTF-8; limits and usage count pieces.
     """
 
     def __init__(
         self,
         script: Callable[[Sequence[int], int], list[str]] | None = None,
         *,
-        token_interval: float = 0.0,
+        token_interval: Interval = 0.0,
         num_blocks: int = 256,
     ) -> None:
         self.script = script or (lambda prompt, index: [f"word{index}-{i} " for i in range(12)])
-        self.token_interval = token_interval
+        self.token_interval: Interval = token_interval
         self.num_blocks = num_blocks
         self.room = WaitingRoom(0)
         self.template_knows_tools = False
@@ -79,10 +80,6 @@ class FakeEngine:
         self.generated_tokens = 0
         self.computed: list[list[int]] = []
         self.status = EngineStatus("ready", "ready", 1.0)
-
-    def interval(self, prompt: Sequence[int]) -> float:
-        """Seconds from one piece to the next."""
-        return self.token_interval
 
     def start(self) -> None:
         """Begin loading in the worker thread; returns at once. `status` follows, `wait_ready` waits."""

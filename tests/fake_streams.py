@@ -99,7 +99,8 @@ class FakeStream:
 
     async def _pause(self) -> None:
         """An interval, which an abort ends: the real engine lets go within a step."""
-        interval = self.engine.interval(self.prompt)
+        pace = self.engine.token_interval
+        interval = pace(self.prompt) if callable(pace) else pace
         if not interval:
             await asyncio.sleep(0)
             return

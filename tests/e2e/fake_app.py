@@ -33,13 +33,11 @@ BOLD_LISTS = ("1. **One** is bold\n\n2. Two\n", "- **Two** is bold\n", "First of
 _stumbled: set[str] = set()
 
 
-class PacedEngine(FakeEngine):
-    """Writes slowly what tests look at while it is written."""
-
-    def interval(self, prompt: Sequence[int]) -> float:
-        question = question_of(prompt)
-        is_watched = any(word in question for word in WATCHED) and "quick" not in question
-        return SLOW_INTERVAL_S if is_watched else QUICK_INTERVAL_S
+def pace(prompt: Sequence[int]) -> float:
+    """Slow for what tests look at while it is written."""
+    question = question_of(prompt)
+    is_watched = any(word in question for word in WATCHED) and "quick" not in question
+    return SLOW_INTERVAL_S if is_watched else QUICK_INTERVAL_S
 
 
 def question_of(prompt: Sequence[int]) -> str:
@@ -70,7 +68,7 @@ def script(prompt: Sequence[int], index: int) -> list[str]:
 def main(arguments: list[str]) -> None:
     """Serve until a signal."""
     settings = load_settings(arguments)
-    engine = PacedEngine(script, num_blocks=512)
+    engine = FakeEngine(script, token_interval=pace, num_blocks=512)
     app = create_app(settings, engine=engine)
     uvicorn.run(
         app,
