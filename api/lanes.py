@@ -100,10 +100,11 @@ class RenderLane(Lane):
 
     async def _send_final(self, index: int) -> None:
         self._stale.discard(index)
-        html = await asyncio.to_thread(self._rendering.render, self._shared.candidate(index).text)
-        await self._render(index, html, "", final=True)
+        text = self._shared.candidate(index).text
+        html = await asyncio.to_thread(self._rendering.render, text)
+        await self._render(index, html, "", final=True, text=text)
 
-    async def _render(self, index: int, html: str, tail: str, **final: bool) -> None:
+    async def _render(self, index: int, html: str, tail: str, **final: Any) -> None:
         fields: dict[str, Any] = {"generation_id": self.generation_id, "seq": self.last_seq}
         fields |= {"index": index, "html": html, "tail": tail, **final}
         await self._put(frame_text("render", fields))

@@ -101,6 +101,7 @@ async def test_renders_grow_by_frozen_parts_and_end_with_the_whole() -> None:
         ("ONE. TWO. THREE", "", True),
     ]
     assert [frame["seq"] for frame in sink] == [0, 2, 3, 3]
+    assert sink[2]["text"] == "one. two. three"
 
 
 async def test_what_was_held_back_is_not_shown_after_the_final_text() -> None:

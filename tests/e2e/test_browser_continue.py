@@ -1,9 +1,10 @@
 """Continuing answers in a real browser: the button under one that was cut short, and a selection in the middle."""
 
+import json
 import re
 
 import pytest
-from playwright.async_api import ElementHandle, Page, expect
+from playwright.async_api import ElementHandle, Page, WebSocketRoute, expect
 
 from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import open_page, send, start_long_answer, stop, stop_button, text_grows
@@ -214,6 +215,36 @@ SENTENCES = (
     "echo First one. Second one! Third one?\n\n- An item. More of it.\n\n"
     "```\ncode = 1. + 2.\n\n  rest = 3\n```\n\nThe last item."
 )
+
+
+async def hold_views_back(page: Page) -> None:
+    """From the end of the first answer on, nothing tells the page anew of its conversation."""
+    await page.route_web_socket(re.compile("/ws/chat"), join_until_the_end)
+
+
+def join_until_the_end(end: WebSocketRoute) -> None:
+    server = end.connect_to_server()
+    seen: set[str] = set()
+
+    def pass_on(text: str | bytes) -> None:
+        kind = json.loads(text)["type"]
+        seen.add(kind)
+        if kind != "conversation" or "candidate" not in seen:
+            end.send(text)
+
+    server.on_message(pass_on)
+
+
+async def test_an_answer_is_whole_before_its_conversation_is_told_anew(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await hold_views_back(page)
+    await open_page(page, fake_server)
+    await send(page, "echo All of it.")
+    await expect(page.locator(".pt-assistant")).to_have_attribute("data-status", "done")
+    await page.get_by_role("button", name="More for this answer").press("Enter")
+    await page.get_by_role("menuitem", name="Continue from a place…").click()
+    await expect(page.get_by_role("toolbar", name="Continue from here")).to_contain_text("All of")
 
 
 async def test_a_place_is_chosen_sentence_by_sentence_without_a_mouse(

@@ -191,11 +191,11 @@
     live.candidate(frame);
     if (frame.finish_reason === "abort") P.say(live.receipt(frame.generation_id) || "Stopped");
     const status = { abort: "stopped", error: "error" }[frame.finish_reason] || "done";
-    const { html } = live.part(live.get(frame.generation_id), frame.index);
+    const { html, text: content } = live.part(live.get(frame.generation_id), frame.index);
     const { finish_reason, usage, timings, kv, error } = frame;
     for (const message of messages()) {
       const same = message.generation_id === frame.generation_id && message.candidate_index === frame.index;
-      if (same) Object.assign(message, { status, finish_reason, usage, timings, kv, error, html });
+      if (same) Object.assign(message, { status, finish_reason, usage, timings, kv, error, html, content });
     }
     draw();
   }

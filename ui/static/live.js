@@ -1,5 +1,5 @@
-// What is known of running generations: the text of each candidate so far, and whether it waits for its first words,
-// which may follow text that was kept of another answer. Pure bookkeeping, no elements.
+// What is known of running generations: the rendered text of each candidate so far, and whether it waits for its first words,
+// which may follow text that was kept of another answer; once it has ended its Markdown. Pure bookkeeping, no elements.
 "use strict";
 
 (function (P) {
@@ -11,7 +11,7 @@
   }
 
   function part(generation, index) {
-    if (!generation.parts.has(index)) generation.parts.set(index, { html: "", tail: "", waits: false, ended: null });
+    if (!generation.parts.has(index)) generation.parts.set(index, { html: "", tail: "", text: undefined, waits: false, ended: null });
     return generation.parts.get(index);
   }
 
@@ -20,7 +20,7 @@
     generation.parts.clear();
     const waits = frame.seq < 0;
     frame.renders.forEach(({ html, tail }, index) => Object.assign(part(generation, index), { html, tail, waits }));
-    for (const ended of frame.candidates || []) part(generation, ended.index).ended = ended;
+    for (const ended of frame.candidates || []) Object.assign(part(generation, ended.index), { ended, text: frame.texts[ended.index] });
     return generation;
   }
 
@@ -29,7 +29,7 @@
     changed.html = frame.final ? frame.html : changed.html + frame.html;
     changed.tail = frame.tail;
     changed.waits = false;
-    return changed;
+    changed.text = frame.text;
   }
 
   function candidate(frame) {
