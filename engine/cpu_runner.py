@@ -100,7 +100,7 @@ class CpuRunner:
     def __init__(
         self,
         model: FusedModel,
-        sampler: Sampler | FusedSampler,
+        sampler: FusedSampler,
         scheduler_config: SchedulerConfig,
         info: ModelInfo,
     ) -> None:
@@ -153,7 +153,8 @@ class CpuRunner:
         scores = self._score(runs)
         if not scheduled:
             return ModelRunnerOutput({}, scores=scores)
-        logits = torch.from_numpy(self._model.run(build_step_input(scheduled, draws.rows)))
+        step = build_step_input(scheduled, draws.rows)
+        logits = torch.from_numpy(self._model.run(step, self._sampler.draws_of_step(draws)))
         if not draws.has_own_rows:
             logits = logits[draws.sources]
         tokens = self._sampler.sample(logits, draws.requests) if draws.requests else []

@@ -1,4 +1,4 @@
-"""Draws with the fused step's threads: one call for all rows of a step instead of a pass in Python for each.
+"""Draws with the fused step's threads: in the step's own call, or in one for all other rows, never a pass in Python for each.
 
 Means what `engine.sampler` means; a row's token depends on the row and its request only. The mask of a row under a grammar is
 read by the draw as it is, a bit a token. Rows whose logits are not finite go to the host's sampler, and so do grammars that
@@ -15,10 +15,12 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from engine.draws import Draws
 from engine.outputs import SampledToken, SampleRequest, TokenLogprob
-from engine.sampler import MIN_LOGPROB, Floats, Sampler, change_logits, changed_ids
-from engine.token_masks import MaskThread, PackedMasks, find_masks, unpacked
-from kernels.cpu.fused.sampling import DRAW, RANK, UNUSABLE
+from engine.sampler import MIN_LOGPROB, Floats, Sampler, change_logits, changed_ids, is_changed
+from engine.token_masks import Masks, MaskThread, PackedMasks, find_masks, unpacked
+from kernels.cpu.fused.ranking import RANK
+from kernels.cpu.fused.sampling import DRAW, UNUSABLE
 
 
 class RowJobs(Protocol):
@@ -29,46 +31,69 @@ class RowJobs(Protocol):
 
 
 class FusedSampler:
-    """Draws one token per row; unseeded draws come from the host's sampler's generator."""
+    """Draws one token per row; unseeded draws come from the host's sampler's generator.
+
+    Most rows are drawn from as they are: the step does so itself, in the call that computes them.
+    """
 
     def __init__(self, host: Sampler, jobs: RowJobs) -> None:
         self._host, self._jobs = host, jobs
         self._masks = MaskThread(find_masks)
+        self._in_step: tuple[list[int], np.ndarray] = [], np.zeros(0, DRAW)
 
     def prepare(self, requests: Sequence[SampleRequest]) -> None:
         """Begin to work out what the grammars of `requests` allow; `sample` of the same requests must follow."""
         self._masks.prepare(requests)
 
+    def draws_of_step(self, draws: Draws) -> np.ndarray:
+        """Records (sampling.DRAW) of what the step can draw itself; `sample` of the same requests finds the tokens there."""
+        requests, sources = draws.requests, draws.sources
+        rows = [row for row, asked in enumerate(requests) if _is_plain(asked)]
+        records = np.array([self._record(sources[row], requests[row], 0) for row in rows], DRAW)
+        self._in_step = rows, records
+        return records
+
     def sample(self, logits: torch.Tensor, requests: Sequence[SampleRequest]) -> list[SampledToken]:
         """`logits` [len(requests), vocab_size] float32 on the CPU, rows of their own; unchanged when it returns."""
         masks = self._masks.take()
-        packed = PackedMasks(masks, requests, logits.shape[1])
-        tokens = self._draw(logits.numpy(), requests, packed)
+        ids = self._take_drawn()
+        late = [row for row in range(len(requests)) if row not in ids]
+        if late:
+            ids |= self._draw(logits.numpy(), requests, late, masks)
+        tokens = {row: SampledToken(id_) for row, id_ in ids.items() if id_ != UNUSABLE}
+        ranked = [row for row in tokens if num_ranked(requests[row]) is not None]
+        if ranked:
+            tokens |= self._rank(logits.numpy(), requests, {row: tokens[row] for row in ranked})
         others = [row for row in range(len(requests)) if row not in tokens]
         if others:
             asked = [requests[row] for row in others]
             drawn = self._host.sample_among(logits[others], asked, unpacked(masks))
-            tokens.update(zip(others, drawn, strict=True))
+            tokens |= dict(zip(others, drawn, strict=True))
         return [tokens[row] for row in range(len(requests))]
 
-    def _draw(
-        self, logits: Floats, requests: Sequence[SampleRequest], masks: PackedMasks
-    ) -> dict[int, SampledToken]:
-        """The tokens of the rows that can be drawn from."""
-        rows = [row for row in range(len(requests)) if row not in masks.failed]
-        records = np.array([self._record(row, requests[row], masks) for row in rows], DRAW)
-        with changed(logits, requests, rows):
-            ids = self._jobs.draw(logits, records).tolist()
-        tokens = {
-            row: SampledToken(id_) for row, id_ in zip(rows, ids, strict=True) if id_ != UNUSABLE
-        }
-        ranked = [row for row in tokens if num_ranked(requests[row]) is not None]
-        if ranked:
-            tokens.update(self._rank(logits, requests, {row: tokens[row] for row in ranked}))
-        return tokens
+    def _take_drawn(self) -> dict[int, int]:
+        """By row the tokens that the step has drawn."""
+        rows, records = self._in_step
+        self._in_step = [], records[:0]
+        return dict(zip(rows, records["token"].tolist(), strict=True))
 
-    def _record(self, row: int, request: SampleRequest, masks: PackedMasks) -> tuple[float, ...]:
-        params, mask = request.params, masks.address(row)
+    def _draw(
+        self,
+        logits: Floats,
+        requests: Sequence[SampleRequest],
+        rows: Sequence[int],
+        masks: Masks,
+    ) -> dict[int, int]:
+        """By row the tokens of those of `rows` whose grammar goes on."""
+        packed = PackedMasks(masks, requests, logits.shape[1])
+        rows = [row for row in rows if row not in packed.failed]
+        asked = [self._record(row, requests[row], packed.address(row)) for row in rows]
+        with changed(logits, requests, rows):
+            ids = self._jobs.draw(logits, np.array(asked, DRAW)).tolist()
+        return dict(zip(rows, ids, strict=True))
+
+    def _record(self, row: int, request: SampleRequest, mask: int) -> tuple[float, ...]:
+        params = request.params
         if params.is_greedy:
             return row, 0.0, 1.0, 0.0, -math.inf, 0, mask, 0
         floor = math.log(params.min_p) if params.min_p > 0 else -math.inf
@@ -119,6 +144,11 @@ def num_ranked(request: SampleRequest) -> int | None:
     if request.params.logprobs is None and not request.num_candidates:
         return None
     return max(request.params.logprobs or 0, request.num_candidates)
+
+
+def _is_plain(request: SampleRequest) -> bool:
+    """Whether its row is drawn from as it is, and whole."""
+    return request.matcher is None and not is_changed(request)
 
 
 @contextmanager

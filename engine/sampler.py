@@ -100,11 +100,19 @@ def seeded_uniform(seed: int, position: int) -> float:
 
 def adjust_logits(raw: Floats, request: SampleRequest) -> Floats:
     """Forbidden ids, bias and penalties; returns `raw` itself when there is nothing to do. [vocab_size]"""
-    if not changed_ids(request):
+    if not is_changed(request):
         return raw
     row = raw.copy()
     change_logits(row, request)
     return row
+
+
+def is_changed(request: SampleRequest) -> bool:
+    """Whether the row is not drawn from as it is: `change_logits` changes something."""
+    params = request.params
+    if request.forbidden_token_ids or params.logit_bias or params.repetition_penalty != 1.0:
+        return True
+    return _has_penalty(params) and bool(request.output_token_ids)
 
 
 def changed_ids(request: SampleRequest) -> list[int]:

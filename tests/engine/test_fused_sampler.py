@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from engine.draws import Draws
 from engine.fused_sampler import FusedSampler
 from engine.outputs import SampledToken, SampleRequest
-from engine.sampler import Sampler
+from engine.sampler import Sampler, changed_ids
 from engine.sampling_params import SamplingParams
 from kernels.cpu.fused.model import FusedModel
+from kernels.cpu.fused.sampling import DRAW
 from tests.engine.test_sampler import NO_WAY_ON, FixedMatcher
 from tests.kernels.fused_reference import RandomModel, needs_fused_cpu
 from tests.kernels.test_fused_sampling import SHAPE
@@ -174,3 +176,54 @@ def test_what_a_failed_draw_changed_is_taken_back(model: FusedModel) -> None:
     with pytest.raises(RuntimeError, match="no draw"):
         FusedSampler(Sampler(None), Broken()).sample(logits, [request(logit_bias={3: 5.0})])
     assert torch.equal(logits, before)
+
+
+def plain(asked: SampleRequest) -> SampleRequest:
+    """The same without what changes its row or hides some of it."""
+    unchanged = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+    params = replace(asked.params, logit_bias={}, **unchanged)
+    return replace(asked, params=params, forbidden_token_ids=(), matcher=None)
+
+
+class Step:
+    """Stands for the step: draws from its logits, of a row for each source."""
+
+    def __init__(self, model: FusedModel, logits: torch.Tensor) -> None:
+        self.model, self.logits, self.records = model, logits.numpy(), np.zeros(0, DRAW)
+
+    def run(self, sampler: FusedSampler, draws: Draws) -> torch.Tensor:
+        sampler.prepare(draws.requests)
+        self.records = sampler.draws_of_step(draws)
+        self.model.draw(self.logits, self.records)
+        return torch.from_numpy(self.logits[draws.sources])
+
+
+def test_what_the_step_draws_is_what_the_host_draws(model: FusedModel) -> None:
+    """Candidates share rows; those with a grammar or changes to their row are drawn behind the step."""
+    draw = random.Random(11)
+    asked = [
+        replace(random_request(draw, seed), seq_id=seed, matcher=random_matcher(draw, seed))
+        for seed in range(300)
+    ]
+    asked[::2] = [plain(each) for each in asked[::2]]
+    sources = [row // 3 for row in range(300)]
+    rows, draws = logits_of(100), Draws(list(range(100)), asked, sources)
+    step, sampler = Step(model, rows), FusedSampler(Sampler(None), model)
+    logits = step.run(sampler, draws)
+    expected = draw_all(Sampler(None), rows[sources], asked)
+    assert_same(sampler.sample(logits, asked), expected)
+    count = sum(each.matcher is None and not changed_ids(each) for each in asked)
+    assert 150 <= len(step.records) == count < 200
+    assert_same(draw_all(sampler, logits, asked), expected)  # nothing of the step is left
+
+
+def test_a_row_that_the_step_could_not_draw_from_is_left_to_the_host(
+    model: FusedModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    logits = logits_of(2)
+    logits[1] = torch.inf
+    asked = [request(temperature=0.0), request(temperature=0.0)]
+    sampler = FusedSampler(Sampler(None), model)
+    rows = Step(model, logits).run(sampler, Draws([0, 1], asked, [0, 1]))
+    assert sampler.sample(rows, asked) == Sampler(None).sample(logits, asked)
+    assert "not finite" in caplog.text

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernels.cpu.fused.sampling import DRAW, RANK
+from kernels.cpu.fused.ranking import RANK
+from kernels.cpu.fused.sampling import DRAW
 from tests.kernels.fused_reference import RandomModel, Run, needs_fused_cpu, step_input
 from tests.kernels.guarded_pages import GuardedPages
 from tests.kernels.test_fused_step import SHAPES, VOCAB, random_tokens
@@ -37,6 +38,12 @@ def test_steps_stay_in_their_memory(pages: GuardedPages, name: str, int8_kv: boo
         fused.run(step_input([Run(tokens[start : start + 97], start, blocks[:19])]))
     others = [Run(tokens[: n + 1], 0, blocks[19 + n : 20 + n]) for n in range(5)]
     (first, *_) = fused.run(step_input([Run(tokens[291:], 291, blocks[:19]), *others]))
+    draws = pages.copy(np.zeros(6, DRAW))
+    draws["row"], draws["uniform"], draws["top_p"], draws["floor"] = range(6), 0.5, 1, -np.inf
+    draws["inverse_temperature"], draws["top_k"] = [0, 1, 1, 1, 0, 0], [0, 0, 5, 0, 0, 0]
+    again = step_input([Run(tokens[291:], 291, blocks[:19]), *others])
+    drawn = fused.draw(fused.run(again, draws), draws.copy())
+    assert draws["token"].tolist() == drawn.tolist()
     expected = model.dense.logits(tokens)[-1]
     assert (first * expected).sum() / np.linalg.norm(first) / np.linalg.norm(expected) > 0.9998
     fused.close()

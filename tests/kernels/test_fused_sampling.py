@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernels.cpu.fused.model import FusedModel, FusedShape
-from kernels.cpu.fused.sampling import DRAW, RANK, UNUSABLE
+from kernels.cpu.fused.ranking import RANK
+from kernels.cpu.fused.sampling import DRAW, UNUSABLE
 from tests.kernels.fused_reference import RandomModel, needs_fused_cpu
 
 pytestmark = needs_fused_cpu

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from kernels.cpu.fused import layout as at
 from kernels.cpu.fused.model import FusedModel, FusedShape, unsupported_reason
-from kernels.cpu.fused.sampling import DRAW, RANK
+from kernels.cpu.fused.ranking import RANK
+from kernels.cpu.fused.sampling import DRAW, UNUSABLE
 from tests.kernels.fused_reference import RandomModel, Run, needs_fused_cpu, step_input
 
 pytestmark = needs_fused_cpu
@@ -97,6 +98,37 @@ def test_block_sizes_give_the_same_bits(
     np.testing.assert_array_equal(logits, expected)
     fused.close()
     reference.close()
+
+
+@pytest.mark.parametrize("vocab_size", [1, 33, 256, 700, 5000])
+def test_a_step_draws_what_is_drawn_from_its_logits(vocab_size: int) -> None:
+    """For every kind of draw, in any order of rows, several from one row."""
+    fused = RandomModel(replace(SMALL, vocab_size=vocab_size), seed=3).fused(num_threads=3)
+    runs = [Run([i], 0, [i]) for i in range(min(vocab_size, 13))]
+    draws = np.zeros(60, DRAW)
+    draws["row"], draws["uniform"] = np.arange(60) * 7 % len(runs), np.arange(60) / 60
+    draws["inverse_temperature"] = [0, 1, 20] * 20
+    draws["top_p"], draws["floor"] = [1, 0.5, 1, 1] * 15, [-np.inf, -np.inf, -0.5] * 20
+    draws["top_k"] = [0, 3, 0, 0, 40] * 12
+    logits = fused.run(step_input(runs), draws)
+    before, drawn = logits.copy(), draws["token"].tolist()
+    assert drawn == fused.draw(before, draws).tolist()
+    greedy = draws["inverse_temperature"] == 0
+    assert draws["token"][greedy].tolist() == before[draws["row"][greedy]].argmax(1).tolist()
+    np.testing.assert_array_equal(fused.run(step_input(runs)), before)
+    assert vocab_size < 33 or len(set(drawn)) > 5
+    fused.close()
+
+
+def test_a_step_whose_logits_are_not_finite_draws_nothing() -> None:
+    model = RandomModel(SMALL, seed=3)
+    fused = model.fused()
+    fused._weights.final_norm[:] = 3e38
+    draws = np.zeros(2, DRAW)
+    draws["inverse_temperature"], draws["floor"] = [0, 1], -np.inf
+    fused.run(step_input([Run([5], 0, [1])]), draws)
+    assert draws["token"].tolist() == [UNUSABLE, UNUSABLE]
+    fused.close()
 
 
 def test_the_last_layer_ends_early_for_rows_that_nobody_asks_about() -> None:

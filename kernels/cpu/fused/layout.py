@@ -22,7 +22,7 @@ NUM_GROUPS = _next()  # attention row groups, set by the plan
 NUM_ENTRIES = _next()  # attention work entries, set by the plan
 STOP = _next()  # not 0: worker threads end
 JOB = _next()  # what the threads do next: STEP, DRAWS or RANKS
-NUM_RECORDS = _next()  # records of a job other than a step
+NUM_RECORDS = _next()  # records of the job; of a step: draws from its logits
 
 # --- shape ---
 NUM_LAYERS = _next()
@@ -87,7 +87,8 @@ ATTENDED = _next()  # f32 [rows][NUM_HEADS * HEAD_DIM]
 PARTIALS = _next()  # f32 [MAX_PARTIALS][NUM_HEADS][HEAD_DIM + STATE_PADDING]
 LOGITS = _next()  # f32 [outputs][VOCAB_BLOCKS * 32]
 KV = _next()  # see attention.py
-ROW_RECORDS = _next()  # records of DRAWS and RANKS, see sampling.py
+MAXIMA = _next()  # f32 [outputs][tiles of 256 columns] largest logits, found where a step draws
+ROW_RECORDS = _next()  # records of draws and ranks, see sampling.py and ranking.py
 ROW_LOGITS = _next()  # f32 [.][ROW_COLUMNS], rows that records speak of
 ROW_STRIDE = _next()  # bytes from row to row
 ROW_COLUMNS = _next()
@@ -103,7 +104,7 @@ SEMAPHORE = _next()
 STEP_NUMBER = _next()
 HEADER_SLOTS = _next()
 
-STEP, DRAWS, RANKS = range(3)
+STEP, DRAWS, RANKS = range(3)  # the jobs
 
 # --- a layer's slots ---
 (

@@ -14,11 +14,13 @@ import numpy as np
 
 from kernels.cpu.fused import layout as at
 from kernels.cpu.fused.attention_kernels import MAX_HEAD_DIM, SCRATCH_TAIL
+from kernels.cpu.fused.candidates import scratch_bytes
 from kernels.cpu.fused.compiled import compiled_step
 from kernels.cpu.fused.linear import BLOCK_COLUMNS
 from kernels.cpu.fused.memory_pool import ALIGNMENT, aligned_zeros
 from kernels.cpu.fused.quantize import GROUP, RECORD_BYTES
-from kernels.cpu.fused.sampling import scratch_bytes
+from kernels.cpu.fused.sampling import DRAW
+from kernels.cpu.fused.sampling_kernels import TILE
 from kernels.cpu.fused.step import (
     GATE_UP_UNITS,
     OTHER_PHASES,
@@ -32,6 +34,7 @@ SPINS = 2000
 MIN_HEAD_DIM = 16
 SCALE_BYTES = 2
 _SEMAPHORE_BYTES = 64
+NO_DRAWS = np.zeros(0, DRAW)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,8 +181,11 @@ class FusedModel:
         self.close = weakref.finalize(self, _end_threads, self._header, self._start_threads())
         """Ends the worker threads; the model can run no more steps. Safe to call again."""
 
-    def run(self, step: StepInput) -> np.ndarray:
-        """Computes a step; returns logits [outputs, vocab] float32, a view that the next step overwrites."""
+    def run(self, step: StepInput, draws: np.ndarray = NO_DRAWS) -> np.ndarray:
+        """Computes a step; returns logits [outputs, vocab] float32, a view that the next step overwrites.
+
+        `draws` (sampling.DRAW) speak of rows of these logits; their tokens are there when it returns.
+        """
         h, num_outputs = self._header, len(step.output_rows)
         assert len(step.token_ids) <= self.max_rows, "the step has more rows than were prepared for"
         assert num_outputs <= self.max_outputs, "the step has more outputs than were prepared for"
@@ -191,21 +197,21 @@ class FusedModel:
         h[at.SEQ_POSITIONS], h[at.SEQ_TABLES] = _address(step.positions), _address(step.tables)
         h[at.BLOCK_TABLES] = _address(step.block_tables)
         h[at.FINAL_ROWS] = _address(final_rows)
-        h[at.JOB] = at.STEP
-        self._run(h, 0)
+        logits = self._logits[:num_outputs, : self.shape.vocab_size]
+        self._run_job(at.STEP, logits, draws)
         self._final_rows = final_rows
-        return self._logits[:num_outputs, : self.shape.vocab_size]
+        return logits
 
     def draw(self, logits: np.ndarray, records: np.ndarray) -> np.ndarray:
         """Draws a token from a row of logits for each record (sampling.DRAW); returns tokens [records] int64."""
-        self._run_records(at.DRAWS, logits, records)
+        self._run_job(at.DRAWS, logits, records)
         return records["token"]
 
     def rank(self, logits: np.ndarray, records: np.ndarray) -> None:
         """Fills in what each record (sampling.RANK) asks of its row."""
-        self._run_records(at.RANKS, logits, records)
+        self._run_job(at.RANKS, logits, records)
 
-    def _run_records(self, job: int, logits: np.ndarray, records: np.ndarray) -> None:
+    def _run_job(self, job: int, logits: np.ndarray, records: np.ndarray) -> None:
         h = self._header
         assert (logits.dtype, logits.strides[1]) == (np.float32, 4), "rows are float32"
         assert logits.shape[1] <= self.shape.vocab_size, "scratch memory is for the vocabulary"
@@ -296,6 +302,7 @@ class FusedModel:
             at.ATTENDED: rows * attended * 4,
             at.PARTIALS: self._max_partials * shape.num_heads * state_bytes,
             at.SCRATCH: int(self._header[at.NUM_THREADS]) * self._scratch_bytes(state_bytes),
+            at.MAXIMA: self.max_outputs * -(-shape.vocab_size // TILE) * 4,
             at.SAMPLING_SCRATCH: int(self._header[at.NUM_THREADS])
             * scratch_bytes(shape.vocab_size),
             at.ROW_POSITIONS: rows * 4,

@@ -59,18 +59,17 @@ def keep_allowed(b, row, num_columns, mask, kept):
 
 
 @kernel
-def tile_maxima(b, row, num_columns, num_tiles, maxima, doubts):
-    """maxima [num_tiles] f32 of a row's tiles; doubts [16] f32: not 0 in some lane if a logit is not finite."""
-    doubt = Variable(b, filled(0.0))
+def tile_maxima(b, row, num_columns, num_tiles, maxima):
+    """maxima [num_tiles] f32 of a row's tiles; NaN for a tile with a logit that is not finite."""
     with counted_loop(b, num_tiles) as tile:
-        largest = Variable(b, filled(LOWEST))
+        largest, doubt = Variable(b, filled(LOWEST)), Variable(b, filled(0.0))
         with counted_loop(b, i64(_VECTORS)) as index:
             first = b.add(b.mul(tile, i64(TILE)), b.mul(index, i64(LANES)))
             values, _ = _columns(b, row, first, num_columns, LOWEST)
             largest.set(maximum(b, values, largest.get()))
             doubt.set(b.fadd(doubt.get(), b.fmul(values, filled(0.0))))
-        store(b, max_lanes(b, largest.get()), element(b, maxima, tile, 4))
-    store(b, doubt.get(), doubts)
+        total = b.fadd(max_lanes(b, largest.get()), sum_lanes(b, doubt.get()))
+        store(b, total, element(b, maxima, tile, 4))
 
 
 @kernel

@@ -1,8 +1,9 @@
-"""One engine step in one compiled call: embedding, all layers, logits.
+"""One engine step in one compiled call: embedding, all layers, logits, draws.
 
 Phases of a layer, each complete before the next begins (see threads.py):
     norm + quantise | q, k, v with bias, norm, rotation and KV store | attention + quantise | output projection |
     add + norm + quantise | gate, up, silu, multiply + quantise | down projection
+Behind the last layer: add + norm + quantise | logits, and maxima if there are draws | draws
 """
 
 from kernels.cpu.fused.attention import attend
@@ -33,6 +34,7 @@ from kernels.cpu.fused.layout import (
     NUM_KV_HEADS,
     NUM_LAYERS,
     NUM_OUTPUTS,
+    NUM_RECORDS,
     NUM_ROWS,
     NUM_THREADS,
     NUMBERS,
@@ -58,7 +60,8 @@ from kernels.cpu.fused.quantize import (
     settle_row,
     silu_multiply_quantize,
 )
-from kernels.cpu.fused.row_jobs import run_records
+from kernels.cpu.fused.row_jobs import draw_rows, find_maxima, run_records
+from kernels.cpu.fused.sampling_kernels import TILE
 from kernels.cpu.fused.threads import CLOSED, close_phases, open_phases, phase
 from kernels.cpu.ir_tools import formula, routine
 from kernels.cpu.memory import (
@@ -76,11 +79,12 @@ PANEL_ROWS = 96
 """Rows that one item of a linear layer takes, at most: their inputs stay in the L2 cache."""
 PANEL_BYTES = 1 << 18
 MAX_ITEM_BLOCKS = 16
+TILE_BLOCKS = TILE // BLOCK_COLUMNS
 GATE_UP_UNITS = 2
 """Units (32 gates and their 32 ups, two blocks) of one gate-up item, at most."""
 ITEMS_PER_THREAD = 6
 PHASES_PER_LAYER = 7
-OTHER_PHASES = 3
+OTHER_PHASES = 4
 MAX_ROW_ITEM = 4
 
 
@@ -99,6 +103,18 @@ def _num_panels(num_rows, num_inputs):
 def _item_blocks(h, num_blocks, most):
     """Blocks of one item: few enough that all threads have work, many enough that claiming costs little."""
     return max(min(num_blocks // (h[NUM_THREADS] * ITEMS_PER_THREAD), most), 1)
+
+
+@formula
+def _hidden_item(h):
+    """Blocks of one item of a layer that gives hidden states."""
+    return _item_blocks(h, h[HIDDEN] // BLOCK_COLUMNS, MAX_ITEM_BLOCKS)
+
+
+@formula
+def _head_item(h):
+    """Blocks of one item of the head, which fill whole tiles of a row's maxima."""
+    return max(_item_blocks(h, h[VOCAB_BLOCKS], MAX_ITEM_BLOCKS) // TILE_BLOCKS, 1) * TILE_BLOCKS
 
 
 @formula
@@ -177,9 +193,8 @@ def _project_heads(h, layer, thread, begin, end):
 
 
 @routine
-def _project(h, table, num_inputs, numbers, records, num_rows, num_blocks, out, begin, end):
-    """Items of a plain linear layer: some blocks of columns for a panel of rows."""
-    blocks = _item_blocks(h, num_blocks, MAX_ITEM_BLOCKS)
+def _project(h, table, num_inputs, numbers, records, num_rows, num_blocks, blocks, out, begin, end):
+    """Items of a plain linear layer: `blocks` blocks of columns for a panel of rows."""
     parts, size = (num_blocks + blocks - 1) // blocks, _panel_rows(num_inputs)
     out_stride, record_stride = num_blocks * BLOCK_COLUMNS * 4, num_inputs // GROUP * RECORD_BYTES
     for item in range(begin, end):
@@ -192,8 +207,7 @@ def _project(h, table, num_inputs, numbers, records, num_rows, num_blocks, out, 
 
 
 @formula
-def _num_project_items(h, num_inputs, num_rows, num_blocks):
-    blocks = _item_blocks(h, num_blocks, MAX_ITEM_BLOCKS)
+def _num_project_items(num_inputs, num_rows, num_blocks, blocks):
     return (num_blocks + blocks - 1) // blocks * _num_panels(num_rows, num_inputs)
 
 
@@ -202,8 +216,8 @@ def _num_project_items(h, num_inputs, num_rows, num_blocks):
 def _project_attention(h, layer, thread, begin, end):
     width, blocks = h[NUM_HEADS] * h[HEAD_DIM], h[HIDDEN] // BLOCK_COLUMNS
     table = layer_slot(h, layer, L_OUTPUT)
-    rows = num_left(h, layer)
-    _project(h, table, width, h[NUMBERS], h[RECORDS], rows, blocks, h[DELTA], begin, end)
+    rows, size = num_left(h, layer), _hidden_item(h)
+    _project(h, table, width, h[NUMBERS], h[RECORDS], rows, blocks, size, h[DELTA], begin, end)
 
 
 @phase
@@ -216,14 +230,20 @@ def _project_down(h, layer, thread, begin, end):
         h[ACT_NUMBERS],
         h[ACT_RECORDS],
     )
-    _project(h, table, width, a, s, rows, blocks, h[DELTA], begin, end)
+    _project(h, table, width, a, s, rows, blocks, _hidden_item(h), h[DELTA], begin, end)
 
 
 @phase
 @routine
 def _project_vocabulary(h, layer, thread, begin, end):
-    a, s, rows = h[NUMBERS], h[RECORDS], h[NUM_OUTPUTS]
-    _project(h, h[HEAD], h[HIDDEN], a, s, rows, h[VOCAB_BLOCKS], h[LOGITS], begin, end)
+    a, s, rows, hidden = h[NUMBERS], h[RECORDS], h[NUM_OUTPUTS], h[HIDDEN]
+    blocks, size, panel = h[VOCAB_BLOCKS], _head_item(h), _panel_rows(h[HIDDEN])
+    parts = (blocks + size - 1) // size
+    for item in range(begin, end):
+        _project(h, h[HEAD], hidden, a, s, rows, blocks, size, h[LOGITS], item, item + 1)
+        if h[NUM_RECORDS]:
+            row, column = item // parts * panel, item % parts * size * BLOCK_COLUMNS
+            find_maxima(h, row, min(row + panel, rows), column, size * BLOCK_COLUMNS)
 
 
 @formula
@@ -280,9 +300,9 @@ def _run_phases(h, thread, g):
         return
     for layer in range(h[NUM_LAYERS]):
         p, left = 1 + layer * PHASES_PER_LAYER, num_left(h, layer)
-        output_items = _num_project_items(h, width, left, blocks)
+        output_items = _num_project_items(width, left, blocks, _hidden_item(h))
         gate_up_items = _gate_up_parts(h)[1] * _num_panels(left, hidden)
-        down_items = _num_project_items(h, h[INTERMEDIATE], left, blocks)
+        down_items = _num_project_items(h[INTERMEDIATE], left, blocks, _hidden_item(h))
         if not _norm_before_attention(h, layer, thread, g, p, rows, row_item):
             return
         if not _project_heads(h, layer, thread, g, p + 1, qkv_items, 1):
@@ -300,8 +320,11 @@ def _run_phases(h, thread, g):
     p = 1 + h[NUM_LAYERS] * PHASES_PER_LAYER
     if not _norm_outputs(h, 0, thread, g, p, outputs, 1):
         return
-    head_items = _num_project_items(h, hidden, outputs, h[VOCAB_BLOCKS])
-    _project_vocabulary(h, 0, thread, g, p + 1, head_items, 1)
+    head_items = _num_project_items(hidden, outputs, h[VOCAB_BLOCKS], _head_item(h))
+    if not _project_vocabulary(h, 0, thread, g, p + 1, head_items, 1):
+        return
+    if h[NUM_RECORDS]:
+        draw_rows(h, 0, thread, g, p + 2, h[NUM_RECORDS], 1)
 
 
 @formula
