@@ -8,6 +8,7 @@ our rounds. Medians of rounds; last line JSON.
 
 import argparse
 import asyncio
+import gc
 import json
 import statistics
 import subprocess
@@ -136,6 +137,8 @@ async def started(files: ModelFiles, drafts: int) -> AsyncEngine:
     )
     engine.start()
     await engine.wait_ready()
+    gc.collect()
+    gc.freeze()  # as app.py does
     return engine
 
 

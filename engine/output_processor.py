@@ -89,28 +89,32 @@ class OutputProcessor:
         return processed
 
     def _process_one(self, output: StepOutput, processed: ProcessedOutputs) -> None:
+        def tell(event: EngineEvent) -> None:
+            processed.events.append((output.request_id, event))
+
         request = self._requests[output.request_id]
-        events: list[EngineEvent] = [
-            e for e in (output.progress, output.embedding) if e is not None
-        ]
+        if output.progress is not None:
+            tell(output.progress)
+        if output.embedding is not None:
+            tell(output.embedding)
         if output.prompt_scores is not None:
-            events.append(self._prompt_logprobs(request, output.prompt_scores))
+            tell(self._prompt_logprobs(request, output.prompt_scores))
         candidate = request.candidates.get(output.index)
-        if candidate is not None:
-            delta = candidate.take(output)
-            if delta is not None:
-                events.append(delta)
-            if output.end is not None:
-                end = candidate.apply_stop(output.end)
-                events.append(_candidate_finished(output.index, end, candidate.stop_reason(end)))
-                processed.finished.append(request.finish(output, end))
-                if not request.candidates:
-                    del self._requests[output.request_id]
-                    events.append(RequestFinished())
-            is_to_be_told = output.end is None or candidate.num_unused > 0
-            if candidate.is_stopped and output.sampled is not None and is_to_be_told:
-                processed.stopped[output.seq_id] = candidate.num_unused
-        processed.events += ((output.request_id, event) for event in events)
+        if candidate is None:
+            return
+        delta = candidate.take(output)
+        if delta is not None:
+            tell(delta)
+        if output.end is not None:
+            end = candidate.apply_stop(output.end)
+            tell(_candidate_finished(output.index, end, candidate.stop_reason(end)))
+            processed.finished.append(request.finish(output, end))
+            if not request.candidates:
+                del self._requests[output.request_id]
+                tell(RequestFinished())
+        is_to_be_told = output.end is None or candidate.num_unused > 0
+        if candidate.is_stopped and output.sampled is not None and is_to_be_told:
+            processed.stopped[output.seq_id] = candidate.num_unused
 
     def _prompt_logprobs(
         self, request: "_RequestText", scores: Iterable[ScoredToken]

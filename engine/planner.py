@@ -126,7 +126,7 @@ class Planner:
             if block_copies:
                 seq.request.note("copy_on_write", time.monotonic(), seq.index)
             draft = drafts.get(seq, [])
-            if self._kv.allocate_slots(seq, 1 + len(draft)) is None:
+            if draft and self._kv.allocate_slots(seq, 1 + len(draft)) is None:
                 draft = []
             step.add(seq, 1, block_copies, draft)
 

@@ -23,18 +23,19 @@ from engine.outputs import (
 
 
 @dataclass(slots=True)
-class _PendingDelta:
-    """Deltas of one candidate that nobody has read yet; joined when they are."""
+class _PendingDeltas:
+    """Several deltas of one candidate that nobody has read yet; joined when they are."""
 
     index: int
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TextLogprob] = field(default_factory=list)
 
-    def add(self, delta: TextDelta) -> None:
+    def add(self, delta: TextDelta) -> "_PendingDeltas":
         self.texts.append(delta.text)
         self.token_ids += delta.token_ids
         self.logprobs += delta.logprobs
+        return self
 
     def join(self) -> TextDelta:
         return TextDelta(
@@ -64,7 +65,7 @@ class RequestStream:
         self._abort = abort
         self._awaited = awaited
         self._open = set(range(num_candidates))
-        self._queue: dict[object, EngineEvent | _PendingDelta] = {}
+        self._queue: dict[object, EngineEvent | _PendingDeltas] = {}
         self._arrived = asyncio.Event()
         self._ended = asyncio.Event()
         self._is_read_out = False
@@ -82,7 +83,7 @@ class RequestStream:
             await self._wait_for(self._arrived)
         event = self._queue.pop(next(iter(self._queue)))
         self._is_read_out = isinstance(event, RequestFinished)
-        return event.join() if isinstance(event, _PendingDelta) else event
+        return event.join() if isinstance(event, _PendingDeltas) else event
 
     async def __aenter__(self) -> "RequestStream":
         return self
@@ -127,9 +128,8 @@ class RequestStream:
 
     def _enqueue(self, event: EngineEvent) -> None:
         if isinstance(event, TextDelta):
-            pending = self._queue.setdefault(("delta", event.index), _PendingDelta(event.index))
-            assert isinstance(pending, _PendingDelta)
-            pending.add(event)
+            key = "delta", event.index
+            self._queue[key] = _behind(self._queue.get(key), event)
         elif isinstance(event, PrefillProgress):
             self._queue["progress"] = event
         elif isinstance(event, Embedding):
@@ -140,6 +140,15 @@ class RequestStream:
             self._queue["finished", event.index] = event
         else:
             self._queue["end"] = event
+
+
+def _behind(pending: object, delta: TextDelta) -> TextDelta | _PendingDeltas:
+    """A delta with what nobody has read of those before it: mostly nothing."""
+    if isinstance(pending, _PendingDeltas):
+        return pending.add(delta)
+    if isinstance(pending, TextDelta):
+        return _PendingDeltas(delta.index).add(pending).add(delta)
+    return delta
 
 
 def _lost_candidate(index: int, error: str) -> CandidateFinished:

@@ -135,7 +135,8 @@ class Scheduler:
         for entry in plan.scheduled:
             seq = self._roster.holder(entry.seq_id)
             if seq is not None:
-                outputs += self._take_scores(seq, entry, output)
+                if seq.request.scores is not None:
+                    outputs += self._take_scores(seq, entry, output)
                 outputs += self._advance(seq, entry, output, now)
         self._plan = None
         self._roster.forget_heirs()

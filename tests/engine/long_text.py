@@ -25,7 +25,6 @@ from engine.config import EngineConfig
 from engine.outputs import SampledToken, SampleRequest
 from engine.rope_scaling import RopeScaling
 from engine.runners import load_runner
-from engine.sampler import Sampler
 from engine.sampling_params import SamplingParams
 from engine.stats import Counters, ModelInfo
 from tests.engine.models.tiny import VOCAB_SIZE
@@ -61,16 +60,19 @@ class Comparison:
     cpu_seconds: float
 
 
-class RecordingSampler(Sampler):
-    """Keeps the logits of every draw."""
+class RecordingSampler:
+    """A runner's sampler that keeps the logits of every draw."""
 
-    def __init__(self) -> None:
-        super().__init__(0)
+    def __init__(self, sampler: Any) -> None:
+        self._sampler = sampler
         self.rows: list[np.ndarray] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sampler, name)
 
     def sample(self, logits: torch.Tensor, requests: Sequence[SampleRequest]) -> list[SampledToken]:
         self.rows += [row.numpy().copy() for row in logits]
-        return super().sample(logits, requests)
+        return self._sampler.sample(logits, requests)
 
 
 def compare(
@@ -78,8 +80,8 @@ def compare(
 ) -> Comparison:
     """`context` + NUM_BEYOND tokens through the torch runner (float32) or the default one."""
     model = make_one_layer(folder, **SIZES, head_dim=HEAD_DIMS[dtype])
-    runner, sampler = _load(folder, dtype, context, block_size), RecordingSampler()
-    runner._sampler = sampler
+    runner: Any = _load(folder, dtype, context, block_size)
+    runner._sampler = sampler = RecordingSampler(runner._sampler)
     bench = Bench(runner)
     bench.shuffle_blocks()
     lengths = prompt_lengths(context)
