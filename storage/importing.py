@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from storage.ids import new_id
 from storage.models import Conversation, Message
 from storage.records import ImportedConversation, ImportedMessage, StoredImport
-from storage.twins import find_twins
+from storage.twins import find_twins, first_places
 
 Batch = tuple[list[dict[str, Any]], list[dict[str, Any]]]
 """Rows of conversations, and of their messages."""
@@ -43,16 +43,13 @@ async def add_imports(
 async def add_new_imports(
     session: AsyncSession, imported: Sequence[ImportedConversation]
 ) -> tuple[StoredImport, ...]:
-    """Store those that are not here yet; tells of each where it is."""
-    twins = await find_twins(session, imported)
-    new = [each for position, each in enumerate(imported) if position not in twins]
-    new_ids = iter(await add_imports(session, new))
-    return tuple(
-        StoredImport(twins[position], False)
-        if position in twins
-        else StoredImport(next(new_ids), True)
-        for position in range(len(imported))
-    )
+    """Store those that are not here yet, each once; tells of each where it is."""
+    places = dict(await find_twins(session, imported))
+    first = first_places(imported)
+    new = [i for i in range(len(imported)) if first[i] == i and i not in places]
+    places |= zip(new, await add_imports(session, [imported[i] for i in new]), strict=True)
+    is_new = set(new)
+    return tuple(StoredImport(places[first[i]], i in is_new) for i in range(len(imported)))
 
 
 def _batches(imported: Sequence[ImportedConversation], now: datetime) -> Iterator[Batch]:

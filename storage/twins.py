@@ -1,10 +1,12 @@
 """Which conversations of a file are here already, so that a file that is read twice makes no twins.
 
-One is here when one that is not deleted was made from the same (`origin`), or has all its messages, under the ids and with
-the texts that the file gives them. What was said in it since does not matter: messages are never changed.
+One is here when one that is not deleted was made from the same (`origin`), or has all its messages, under the ids, in the
+places of the tree and with the roles and texts that the file gives them. What was said in it since does not matter: messages
+are never changed.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
@@ -16,6 +18,25 @@ from storage.records import ImportedConversation, ImportedMessage
 from storage.rows import IDS_PER_QUERY
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What must be here so that the conversation at `position` of the file is: a message, and what a query finds of it."""
+
+    position: int
+    message_id: str | None
+    found: tuple[str, str | None, str, str]
+    """Its conversation's id, its parent's, its role and its text."""
+
+
+def first_places(imported: Sequence[ImportedConversation]) -> list[int]:
+    """By position, where the file has the same conversation first; for most that is where they stand."""
+    first: dict[str, int] = {}
+    return [
+        position if each.origin is None else first.setdefault(each.origin, position)
+        for position, each in enumerate(imported)
+    ]
 
 
 async def find_twins(
@@ -32,7 +53,7 @@ async def find_twins(
             others[position] = each.messages
     homes = await _homes(session, [own_id for m in others.values() if (own_id := m[0].own_id)])
     there = {i: home for i, m in others.items() if (home := homes.get(m[0].own_id or ""))}
-    wanted = ((i, home, message) for i, home in there.items() for message in others[i])
+    wanted = (each for i, home in there.items() for each in _wanted(i, home, others[i]))
     lacking = await _lacking(session, wanted)
     return twins | {i: home for i, home in there.items() if i not in lacking}
 
@@ -55,20 +76,22 @@ async def _homes(session: AsyncSession, message_ids: Sequence[str]) -> dict[str,
     return found
 
 
-async def _lacking(
-    session: AsyncSession, wanted: Iterable[tuple[int, str, ImportedMessage]]
-) -> set[int]:
-    """Positions of which some message is not there: not in the conversation that is named with it, or with another text."""
+def _wanted(position: int, home: str, messages: Sequence[ImportedMessage]) -> Iterator[_Wanted]:
+    for each in messages:
+        parent_id = None if each.parent is None else messages[each.parent].own_id
+        yield _Wanted(position, each.own_id, (home, parent_id, each.role, each.content))
+
+
+async def _lacking(session: AsyncSession, wanted: Iterable[_Wanted]) -> set[int]:
+    """Positions of which some message is not there as it is wanted."""
     lacking: set[int] = set()
     for some in _portions(wanted):
-        columns = select(Message.id, Message.conversation_id, Message.content)
-        query = _seen(columns).where(Message.id.in_([message.own_id for _, _, message in some]))
-        there = {row.id: (row.conversation_id, row.content) for row in await session.execute(query)}
-        lacking |= {
-            position
-            for position, home, message in some
-            if there.get(message.own_id or "") != (home, message.content)
-        }
+        columns = select(
+            Message.id, Message.conversation_id, Message.parent_id, Message.role, Message.content
+        )
+        query = _seen(columns).where(Message.id.in_([each.message_id for each in some]))
+        there = {row.id: tuple(row[1:]) for row in await session.execute(query)}
+        lacking |= {each.position for each in some if there.get(each.message_id) != each.found}
     return lacking
 
 

@@ -41,6 +41,16 @@ async def test_the_same_files_again_bring_nothing(chat: ChatService) -> None:
     assert len((await chat.conversations.list()).items) == 3
 
 
+async def test_what_a_file_has_several_times_comes_once(chat: ChatService) -> None:
+    rivers, bread = open_webui(), chatgpt()
+    file = [rivers, bread, rivers | {"title": "Streams"}, rivers]
+    brought = await chat.conversations.import_document(file)
+    first, _ = brought.conversation_ids
+    assert brought.already_here == (AlreadyHere(2, first), AlreadyHere(3, first))
+    assert len((await chat.conversations.list()).items) == 2
+    assert len((await chat.conversations.import_again(file)).conversation_ids) == 4
+
+
 async def test_what_is_wanted_twice_is_there_twice(chat: ChatService) -> None:
     file = open_webui()
     first = await chat.conversations.import_document(file)
@@ -146,6 +156,33 @@ async def test_an_original_that_lacks_something_of_the_file_is_no_twin(
     assert (await chat.conversations.import_document(document)).conversation_ids == ()
     await chat.conversations.hide_branch(answer["id"])
     assert len((await chat.conversations.import_document(document)).conversation_ids) == 1
+
+
+def in_another_role(messages: list[dict[str, Any]]) -> None:
+    messages[-1]["role"] = "user"
+
+
+def in_another_place(messages: list[dict[str, Any]]) -> None:
+    messages[-1]["parent_id"] = messages[0]["id"]
+
+
+def at_the_root(messages: list[dict[str, Any]]) -> None:
+    messages[-1]["parent_id"] = None
+
+
+@pytest.mark.parametrize("change", [in_another_role, in_another_place, at_the_root])
+async def test_an_original_with_another_tree_is_no_twin(
+    chat: ChatService, engine: ManualEngine, change: Callable[[list[dict[str, Any]]], None]
+) -> None:
+    conversation_id = await said(chat, engine, "How do boats float?")
+    await chat.send("And ships?", conversation_id=conversation_id)
+    engine.streams[-1].end()
+    document = await exported(chat, conversation_id)
+    change(document["messages"])
+    imported = await chat.conversations.import_document(document)
+    assert (len(imported.conversation_ids), imported.already_here) == (1, ())
+    again = await chat.conversations.import_document(document)
+    assert again.already_here == (AlreadyHere(0, imported.conversation_ids[0]),)
 
 
 async def test_a_copy_made_here_is_not_what_was_imported(chat: ChatService) -> None:
