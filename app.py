@@ -32,7 +32,7 @@ from api.access import AccessLog
 from api.context import ABORT_TIMEOUT_S, ApiContext, within
 from api.documents import Documents
 from api.errors import install_error_handlers
-from api.guards import BodyLimit, OriginCheck, SecurityHeaders
+from api.guards import BodyLimit, CutShort, OriginCheck, SecurityHeaders
 from api.keys import KeyCheck
 from api.machine import Machine
 from api.metrics import Metrics
@@ -123,6 +123,7 @@ def build_engine(settings: Settings) -> Engine:
 def _add_guards(app: FastAPI, settings: Settings) -> None:
     """Innermost first: an answer of any guard carries the security headers, and is logged."""
     app.add_middleware(BodyLimit)
+    app.add_middleware(CutShort)
     app.add_middleware(OriginCheck)
     if keys := settings.api_keys:
         app.add_middleware(KeyCheck, keys=keys)

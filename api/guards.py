@@ -1,4 +1,5 @@
-"""What every request passes before its route: size limit and origin; and the headers every answer carries.
+"""What every request passes before its route: size limit and origin; what it gets when a shutdown cuts it; and the headers
+every answer carries.
 
 A browser's socket and every write to `/api` must come from a page of this server: `Origin`, where there is one, equal
 to `Host`.
@@ -15,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import ApiError, error_response
+from chat.tasks import CLOSED
 
 MIB = 2**20
 BODY_LIMIT = 8 * MIB
@@ -84,6 +86,31 @@ async def _discard(receive: Receive) -> None:
             left -= len(message.get("body", b""))
             if not message.get("more_body"):
                 return
+
+
+class CutShort:
+    """A request that the server's end cuts is refused where its answer has not begun; an answer ends where it is."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        has_begun = False
+
+        async def noted(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noted)
+        except asyncio.CancelledError:
+            if not has_begun:
+                refusal = ApiError(503, CLOSED, code="shutting_down")
+                await error_response(refusal)(scope, receive, send)
 
 
 class OriginCheck:

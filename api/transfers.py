@@ -3,7 +3,7 @@
 import asyncio
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 from urllib.parse import quote
@@ -30,7 +30,9 @@ async def import_conversations(store: Store, request: Request, again: bool = Fal
         try:
             imported = await take_in(document)
         finally:
-            await asyncio.to_thread(take_apart, document)
+            # What has been stored is told also when there is no time left for this.
+            with suppress(asyncio.CancelledError):
+                await asyncio.to_thread(take_apart, document)
     return JSONResponse(to_wire(imported), 201)
 
 

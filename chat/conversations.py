@@ -43,7 +43,7 @@ from chat.owners import RequestOwners
 from chat.portable import export_document, export_list, export_markdown
 from chat.ports import Engine
 from chat.snippets import snippet
-from chat.tasks import Tasks
+from chat.tasks import Tasks, in_portions
 from chat.texts import check_pairs, one_line
 from chat.turns import MAX_TITLE_LENGTH
 from engine.errors import RequestError
@@ -202,13 +202,15 @@ class Conversations:
     async def import_document(self, document: object) -> Imported:
         """Store what a parsed file holds and is not here yet, or nothing. Raises RequestError with the field's path."""
         imported, faults = await self._read(document)
-        stored = await self._tasks.finish(self._store.add_new_imports(imported))
+        store = partial(self._store.add_new_imports, imported)
+        stored = await self._tasks.finish(in_portions(store))
         return self._imported(stored, faults)
 
     async def import_again(self, document: object) -> Imported:
         """Store everything that a parsed file holds, whether it is here already or not; raises as `import_document` does."""
         imported, faults = await self._read(document)
-        ids = await self._tasks.finish(self._store.add_imports(imported))
+        store = partial(self._store.add_imports, imported)
+        ids = await self._tasks.finish(in_portions(store))
         return self._imported([StoredImport(each, True) for each in ids], faults)
 
     async def _read(self, document: object) -> tuple[Sequence[ImportedConversation], Faults]:

@@ -1,7 +1,7 @@
 """Work that is finished once begun, also when the socket that asked for it is gone."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from chat.errors import ShuttingDownError
@@ -9,6 +9,25 @@ from chat.patience import Patience
 
 Result = TypeVar("Result")
 CLOSED = "the server is shutting down"
+
+
+async def in_portions(work: Callable[[Callable[[], None]], Coroutine[Any, Any, Result]]) -> Result:
+    """The result of long work that calls what it is given between its portions.
+
+    Cancelled, it ends there with ShuttingDownError; when no portion is left it ends in order, and this gives its result.
+    """
+    is_cancelled = False
+
+    def go_on() -> None:
+        if is_cancelled:
+            raise ShuttingDownError(CLOSED)
+
+    task = asyncio.create_task(work(go_on))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        is_cancelled = True
+        return await task
 
 
 class Tasks:

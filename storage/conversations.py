@@ -48,6 +48,7 @@ from storage.rows import (
 from storage.search import search_page
 from storage.tree import MessageTree
 from storage.turns import add_turn, load_outline, load_tree, move_head
+from storage.twins import GoOn, always
 
 
 class ConversationStore:
@@ -277,21 +278,23 @@ class ConversationStore:
 
         await self._database.write(work)
 
-    async def add_imports(self, imported: Sequence[ImportedConversation]) -> tuple[str, ...]:
-        """Store conversations from elsewhere under new ids, all or none; returns their ids."""
+    async def add_imports(
+        self, imported: Sequence[ImportedConversation], go_on: GoOn = always
+    ) -> tuple[str, ...]:
+        """Store conversations from elsewhere under new ids, all or none; returns their ids. For `go_on` see storage/importing.py."""
 
         async def work(session: AsyncSession) -> tuple[str, ...]:
-            return await add_imports(session, imported)
+            return await add_imports(session, imported, go_on)
 
         return await self._database.write(work)
 
     async def add_new_imports(
-        self, imported: Sequence[ImportedConversation]
+        self, imported: Sequence[ImportedConversation], go_on: GoOn = always
     ) -> tuple[StoredImport, ...]:
         """The same, of those alone that are not here yet (storage/twins.py)."""
 
         async def work(session: AsyncSession) -> tuple[StoredImport, ...]:
-            return await add_new_imports(session, imported)
+            return await add_new_imports(session, imported, go_on)
 
         return await self._database.write(work)
 

@@ -1,7 +1,8 @@
 """Storing conversations that come from elsewhere: new ids for everything, nothing that exists is touched.
 
 A file may have hundreds of thousands of messages: rows are made in a thread and stored some at a time, so that the event
-loop goes on meanwhile. It is one transaction all the same.
+loop goes on meanwhile. It is one transaction all the same. `go_on` is called between two portions, by which who waits can end
+it: what that raises leaves nothing stored.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from storage.ids import new_id
 from storage.models import Conversation, Message
 from storage.records import ImportedConversation, ImportedMessage, StoredImport
-from storage.twins import find_twins, first_places
+from storage.twins import GoOn, find_twins, first_places
 
 Batch = tuple[list[dict[str, Any]], list[dict[str, Any]]]
 """Rows of conversations, and of their messages."""
@@ -26,7 +27,7 @@ ROWS_PER_STATEMENT = 500
 
 
 async def add_imports(
-    session: AsyncSession, imported: Sequence[ImportedConversation]
+    session: AsyncSession, imported: Sequence[ImportedConversation], go_on: GoOn
 ) -> tuple[str, ...]:
     """Store conversations with their trees; the order of `messages` becomes their order. Returns their ids."""
     ids: list[str] = []
@@ -35,19 +36,20 @@ async def add_imports(
         conversations, messages = batch
         await session.execute(insert(Conversation), conversations)
         for start in range(0, len(messages), ROWS_PER_STATEMENT):
+            go_on()
             await session.execute(insert(Message), messages[start : start + ROWS_PER_STATEMENT])
         ids += [row["id"] for row in conversations]
     return tuple(ids)
 
 
 async def add_new_imports(
-    session: AsyncSession, imported: Sequence[ImportedConversation]
+    session: AsyncSession, imported: Sequence[ImportedConversation], go_on: GoOn
 ) -> tuple[StoredImport, ...]:
     """Store those that are not here yet, each once; tells of each where it is."""
-    places = dict(await find_twins(session, imported))
+    places = await find_twins(session, imported, go_on)
     first = first_places(imported)
     new = [i for i in range(len(imported)) if first[i] == i and i not in places]
-    places |= zip(new, await add_imports(session, [imported[i] for i in new]), strict=True)
+    places |= zip(new, await add_imports(session, [imported[i] for i in new], go_on), strict=True)
     is_new = set(new)
     return tuple(StoredImport(places[first[i]], i in is_new) for i in range(len(imported)))
 

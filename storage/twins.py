@@ -5,7 +5,7 @@ places of the tree and with the roles and texts that the file gives them. What w
 are never changed.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
@@ -18,6 +18,8 @@ from storage.records import ImportedConversation, ImportedMessage
 from storage.rows import IDS_PER_QUERY
 
 T = TypeVar("T")
+GoOn = Callable[[], None]
+"""Is called between two queries; raises when there is to be no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,10 @@ class _Wanted:
     """Its conversation's id, its parent's, its role and its text."""
 
 
+def always() -> None:
+    """A `GoOn` that never ends anything."""
+
+
 def first_places(imported: Sequence[ImportedConversation]) -> list[int]:
     """By position, where the file has the same conversation first; for most that is where they stand."""
     first: dict[str, int] = {}
@@ -40,10 +46,11 @@ def first_places(imported: Sequence[ImportedConversation]) -> list[int]:
 
 
 async def find_twins(
-    session: AsyncSession, imported: Sequence[ImportedConversation]
+    session: AsyncSession, imported: Sequence[ImportedConversation], go_on: GoOn
 ) -> dict[int, str]:
     """The conversation that is here already, by position in `imported`."""
-    by_origin = await _by_origin(session, [each.origin for each in imported if each.origin])
+    origins = [each.origin for each in imported if each.origin]
+    by_origin = await _by_origin(session, _portions(origins, go_on))
     twins: dict[int, str] = {}
     others: dict[int, tuple[ImportedMessage, ...]] = {}
     for position, each in enumerate(imported):
@@ -51,26 +58,27 @@ async def find_twins(
             twins[position] = by_origin[each.origin]
         elif each.messages:
             others[position] = each.messages
-    homes = await _homes(session, [own_id for m in others.values() if (own_id := m[0].own_id)])
+    first_ids = [own_id for m in others.values() if (own_id := m[0].own_id)]
+    homes = await _homes(session, _portions(first_ids, go_on))
     there = {i: home for i, m in others.items() if (home := homes.get(m[0].own_id or ""))}
     wanted = (each for i, home in there.items() for each in _wanted(i, home, others[i]))
-    lacking = await _lacking(session, wanted)
+    lacking = await _lacking(session, _portions(wanted, go_on))
     return twins | {i: home for i, home in there.items() if i not in lacking}
 
 
-async def _by_origin(session: AsyncSession, origins: Sequence[str]) -> dict[str, str]:
+async def _by_origin(session: AsyncSession, portions: Iterable[list[str]]) -> dict[str, str]:
     found: dict[str, str] = {}
-    for some in _portions(origins):
+    for some in portions:
         columns = select(Conversation.origin, Conversation.id)
         query = columns.where(Conversation.origin.in_(some), Conversation.deleted_at.is_(None))
         found |= {str(origin): id_ for origin, id_ in await session.execute(query)}
     return found
 
 
-async def _homes(session: AsyncSession, message_ids: Sequence[str]) -> dict[str, str]:
-    """Whose messages these are, as far as they are to be seen."""
+async def _homes(session: AsyncSession, portions: Iterable[list[str]]) -> dict[str, str]:
+    """Whose messages those of these ids are, as far as they are to be seen."""
     found: dict[str, str] = {}
-    for some in _portions(message_ids):
+    for some in portions:
         query = _seen(select(Message.id, Message.conversation_id)).where(Message.id.in_(some))
         found |= {row.id: row.conversation_id for row in await session.execute(query)}
     return found
@@ -82,10 +90,10 @@ def _wanted(position: int, home: str, messages: Sequence[ImportedMessage]) -> It
         yield _Wanted(position, each.own_id, (home, parent_id, each.role, each.content))
 
 
-async def _lacking(session: AsyncSession, wanted: Iterable[_Wanted]) -> set[int]:
+async def _lacking(session: AsyncSession, portions: Iterable[list[_Wanted]]) -> set[int]:
     """Positions of which some message is not there as it is wanted."""
     lacking: set[int] = set()
-    for some in _portions(wanted):
+    for some in portions:
         columns = select(
             Message.id, Message.conversation_id, Message.parent_id, Message.role, Message.content
         )
@@ -95,10 +103,11 @@ async def _lacking(session: AsyncSession, wanted: Iterable[_Wanted]) -> set[int]
     return lacking
 
 
-def _portions(values: Iterable[T]) -> Iterator[list[T]]:
+def _portions(values: Iterable[T], go_on: GoOn) -> Iterator[list[T]]:
     """As many as a query names, gathered only then: others go on between two."""
     iterator = iter(values)
     while some := list(islice(iterator, IDS_PER_QUERY)):
+        go_on()
         yield some
 
 

@@ -3,11 +3,14 @@
 import asyncio
 import json
 import logging
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
 
+import httpx2 as httpx
 import pytest
+from fastapi.responses import StreamingResponse
 from websockets.exceptions import InvalidStatus
 
 from api.guards import (
@@ -18,7 +21,10 @@ from api.guards import (
     MIB,
     SECURITY_HEADERS,
 )
+from api.large_json import parse_large_json
 from tests.api.conftest import Running, Start
+from tests.api.test_conversations import error_of
+from tests.chat.exports import chatgpt
 
 KEY = "s3cret-key"
 
@@ -125,6 +131,53 @@ async def test_a_client_that_leaves_while_its_body_is_read_is_no_error(
             writer.close()
         await running.stop()
     assert caplog.records == []
+
+
+async def test_what_a_shutdown_cuts_is_refused_and_stores_nothing(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def parse_slowly(body: bytes) -> object:
+        has_begun.set()
+        assert may_end.wait(20), "nobody let the parser go on"
+        return parse_large_json(body)
+
+    monkeypatch.setattr("api.transfers.parse_large_json", parse_slowly)
+    monkeypatch.setattr("api.server.CUT_AFTER_S", 0.05)
+    running = await start()
+    async with running.http() as http:
+        importing = asyncio.create_task(http.post(IMPORT_PATH, json=chatgpt()))
+        assert await asyncio.to_thread(has_begun.wait, 20)
+        await running.stop()
+        refused = await importing
+        may_end.set()
+    assert error_of(refused) == (503, "shutting_down", None)
+    assert refused.headers.items() >= {k.lower(): v for k, v in SECURITY_HEADERS.items()}.items()
+    assert [record.exc_info for record in caplog.records] == [None]
+
+
+async def test_an_answer_that_a_shutdown_cuts_ends_without_a_traceback(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("api.server.CUT_AFTER_S", 0.05)
+    running = await start()
+
+    @running.app.get("/endless")
+    async def endless() -> StreamingResponse:
+        async def pieces() -> AsyncIterator[bytes]:
+            yield b"first"
+            await asyncio.Event().wait()
+
+        return StreamingResponse(pieces())
+
+    async with running.http() as http, http.stream("GET", "/endless") as answer:
+        pieces = answer.aiter_bytes()
+        assert await anext(pieces) == b"first"
+        await running.stop()
+        with pytest.raises(httpx.RemoteProtocolError):
+            await anext(pieces)
+    assert {record.exc_info for record in caplog.records} == {None}
 
 
 async def test_another_sites_page_cannot_write(running: Running) -> None:

@@ -1,16 +1,20 @@
 """Listing, changing, deleting, exporting and importing conversations."""
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
-from chat.errors import ConversationBusyError, NotFoundError
+from chat.errors import ConversationBusyError, NotFoundError, ShuttingDownError
 from chat.service import ChatService
 from chat.wire import to_wire
 from engine.errors import RequestError
 from engine.stats import EngineStatus
+from storage.importing import add_new_imports
+from storage.records import StoredImport
 from storage.storage import Storage
+from tests.chat.exports import chatgpt
 from tests.chat.fakes import ManualEngine
 from tests.chat.reading import exported, read_to_end
 
@@ -260,3 +264,24 @@ async def test_a_wide_tree_is_told_in_proportion_to_its_messages(chat: ChatServi
     assert max(len(json.dumps(message)) for message in tree["messages"]) < 1000
     shown = (await chat.conversations.view(conversation_id)).messages[-1]
     assert len(shown.sibling_ids) == 300
+
+
+async def test_an_import_that_the_end_of_the_app_meets_stores_nothing(
+    chat: ChatService, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.importing.ROWS_PER_STATEMENT", 1)
+    has_begun = asyncio.Event()
+
+    async def add(*arguments: Any) -> tuple[StoredImport, ...]:
+        has_begun.set()
+        return await add_new_imports(*arguments)
+
+    monkeypatch.setattr("storage.conversations.add_new_imports", add)
+    files = [chatgpt() for _ in range(200)]
+    importing = asyncio.create_task(chat.conversations.import_document(files))
+    await has_begun.wait()
+    await chat.shutdown(0)
+    with pytest.raises(ShuttingDownError):
+        await importing
+    await storage.database.checkpoint()  # which waits for a transaction that runs
+    assert (await chat.conversations.list()).items == ()

@@ -317,3 +317,41 @@ async def test_many_imports_are_stored_in_pieces_but_all_or_none(
             [*imported, replace(imported[0], messages=(broken,))]
         )
     assert len((await storage.conversations.page(None, 9)).records) == 4
+
+
+@pytest.mark.parametrize("is_again", [False, True])
+async def test_an_import_that_is_to_end_stores_nothing(storage: Storage, is_again: bool) -> None:
+    store = storage.conversations
+    messages = tuple(
+        ImportedMessage(parent=None, role="user", content=f"{i}", status="done", own_id=f"{i}")
+        for i in range(1200)
+    )
+    imported = ImportedConversation(
+        title="t",
+        system_prompt=None,
+        sampling={},
+        pinned=False,
+        head=None,
+        messages=messages,
+        origin="x",
+    )
+    add = store.add_imports if is_again else store.add_new_imports
+    num_calls = 0
+
+    def count() -> None:
+        nonlocal num_calls
+        num_calls += 1
+
+    def end_at_last() -> None:
+        count()
+        if num_calls == num_wanted:
+            raise TimeoutError
+
+    await add([imported], count)
+    for conversation in (await store.page(None, 9)).records:
+        await store.purge(conversation.id)
+    num_wanted, num_calls = num_calls, 0
+    assert num_wanted >= 3
+    with pytest.raises(TimeoutError):
+        await add([imported], end_at_last)
+    assert (await store.page(None, 9)).records == ()
