@@ -1,4 +1,4 @@
-"""API keys: where they come from, and the check that every request passes when there are any.
+"""The check that every request passes when there are API keys.
 
 A client shows a key as `Authorization: Bearer KEY`, as `?api_key=KEY`, or as the cookie that opening `/?api_key=KEY`
 sets (this is how the page, its socket and its files get in). Whatever the cookie opens must come from a page of this
@@ -7,10 +7,8 @@ server. `/health` and `/ping` stay open. Every key opens everything; comparing t
 
 import hashlib
 import hmac
-import re
 from collections.abc import Iterable
 from http.cookies import CookieError, SimpleCookie
-from pathlib import Path
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
@@ -19,44 +17,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.errors import ApiError, error_response
 from api.guards import refuse, same_origin, wrong_origin
-from engine.errors import ConfigError
 
 OPEN_PATHS = frozenset({"/health", "/ping"})
 COOKIE = "pageturn_key"
-ALLOWED = "visible ASCII without spaces; commas stand between several"
 
 _ASK_FOR_KEY = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Pageturn</title>
 <meta name="viewport" content="width=device-width"><body style="font:16px system-ui;margin:15vh auto;max-width:22rem">
 <h1>Pageturn</h1><form><label>API key<br><input type="password" name="api_key" autofocus
 style="font:inherit;width:100%;padding:.5rem;margin:.5rem 0"></label><button style="font:inherit;padding:.5rem 1rem">
 Open</button></form></body></html>"""
-
-
-def split_keys(text: str) -> tuple[str, ...]:
-    """The keys of `--api-key`. Raises ConfigError, which does not show them."""
-    keys = tuple(text.split(","))
-    if not all(re.fullmatch(r"[!-~]+", key) for key in keys):
-        raise ConfigError("--api-key", "(hidden)" if text else "", ALLOWED)
-    return keys
-
-
-def read_key_file(path: Path) -> tuple[str, ...]:
-    """The keys of `--api-key-file`: one a line; empty lines and lines that begin with # are skipped.
-
-    Raises ConfigError naming the line that holds no key, and when there is no key at all.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise _bad_file(path, f"a text file that can be read ({error})") from None
-    keys = {n: line.strip() for n, line in enumerate(lines, 1) if not line.startswith("#")}
-    keys = {number: key for number, key in keys.items() if key}
-    for number, key in keys.items():
-        if not re.fullmatch(r"[!-+\--~]+", key):
-            raise _bad_file(path, f"line {number} must be visible ASCII without spaces and commas")
-    if not keys:
-        raise _bad_file(path, "a file with one key a line, at least one")
-    return tuple(keys.values())
 
 
 class KeyCheck:
@@ -104,10 +73,6 @@ class KeyCheck:
 
 def _cookie_of(key: str) -> str:
     return hashlib.blake2b(key.encode(), person=b"pageturn-cookie").hexdigest()
-
-
-def _bad_file(path: Path, allowed: str) -> ConfigError:
-    return ConfigError("--api-key-file", str(path), allowed)
 
 
 def _no_key(scope: Scope) -> Response:

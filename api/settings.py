@@ -16,7 +16,7 @@ import platformdirs
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from api.keys import ALLOWED, read_key_file, split_keys
+from api.key_sources import ALLOWED, read_key_file, split_keys
 from api.numbers import WholeNumber, plain_number
 from engine.config import (
     AttentionBackend,

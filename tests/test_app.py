@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sqlite3
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -19,7 +20,8 @@ from fastapi import FastAPI
 from websockets.asyncio.client import connect
 
 from api.settings import Settings
-from app import create_api, create_app, main
+from app import create_app, main
+from application import create_api
 from engine.errors import ModelLoadError
 from tests.fake_engine import FakeEngine
 from ui.page_policy import policy_of
@@ -27,10 +29,10 @@ from ui.page_policy import policy_of
 ROOT = Path(__file__).resolve().parents[1]
 # The real main around a fake engine, and without the page, which takes seconds to import.
 CHILD = """
-import sys, app
+import sys, app, application
 from tests.fake_engine import FakeEngine
 app.build_engine = lambda settings: FakeEngine(token_interval=0.05)
-app.create_app = lambda settings, engine: app.create_api(settings, engine)
+app.create_app = lambda settings, engine: application.create_api(settings, engine)
 sys.exit(app.main(sys.argv[1:]))
 """
 # The same, and an answer takes longer than any test.
@@ -198,6 +200,24 @@ async def _until_refused(url: str) -> None:
                 await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+async def test_a_signal_while_the_start_imports_ends_it_quietly(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    slow = "import sys, time; sys.stdout.write('importing\\n'); sys.stdout.flush(); time.sleep(60)"
+    (tmp_path / "platformdirs.py").write_text(slow)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(ROOT / "app.py")),
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    app = Child(process, "")
+    assert await app.next_line() == "importing\n"
+    process.send_signal(number)
+    assert await app.end() == (code, "")
+
+
 async def test_streams_get_their_time_at_shutdown(tmp_path: Path) -> None:
     async with child(tmp_path, "--shutdown-timeout", "10") as app, httpx.AsyncClient() as http:
         body = {"messages": [{"role": "user", "content": "hello"}], "stream": True}
@@ -296,6 +316,12 @@ def test_a_bad_option_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--block-size", "0"]) == 2
     line = "--block-size: 0 is not allowed; a whole number from 1 to 1024\n"
     assert capsys.readouterr().err == line
+
+
+def test_a_bad_option_is_refused_before_much_is_imported() -> None:
+    code = "import sys, app; app.main(['--block-size', '0']); sys.exit('fastapi' in sys.modules)"
+    refused = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (refused.returncode, refused.stderr.count("\n")) == (0, 1)
 
 
 def test_an_address_that_is_not_ours_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

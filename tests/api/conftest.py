@@ -17,7 +17,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from api.context import ApiContext
 from api.server import Server, address_of, bind
 from api.settings import Settings
-from app import create_api
+from application import create_api
 from tests.fake_engine import FakeEngine
 
 

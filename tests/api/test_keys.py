@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from api.keys import COOKIE, read_key_file, split_keys
+from api.key_sources import read_key_file, split_keys
+from api.keys import COOKIE
 from api.settings import load_settings
 from engine.errors import ConfigError
 from tests.api.conftest import Start
