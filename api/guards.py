@@ -6,6 +6,7 @@ to `Host`.
 """
 
 import asyncio
+import time
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -24,6 +25,7 @@ IMPORT_LIMIT = 64 * MIB
 IMPORT_PATH = "/api/conversations/import"
 DISCARDED = 4 * IMPORT_LIMIT
 DISCARD_PAUSE_S = 2.0
+DISCARD_S = 30.0
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -38,7 +40,8 @@ SECURITY_HEADERS = {
 class BodyLimit:
     """Answers 413 to a body over its path's limit: by its declared length, else while it is being read.
 
-    Clients that listen only once they have sent everything get their answer too: some more of the body is read, and let go.
+    Clients that listen only once they have sent everything get their answer too: some more of the body is read, for some
+    time, and let go. Then the connection is closed, so that nobody holds it by going on.
     A client that leaves before its body is read has ended its request: nobody is answered, and nothing has failed.
     """
 
@@ -50,7 +53,8 @@ class BodyLimit:
             await self.app(scope, receive, send)
             return
         limit = IMPORT_LIMIT if scope["path"] == IMPORT_PATH else BODY_LIMIT
-        refusal = HTTPException(413, f"the body is larger than {limit // MIB} MiB")
+        message = f"the body is larger than {limit // MIB} MiB"
+        refusal = HTTPException(413, message, {"Connection": "close"})
         declared = Headers(scope=scope).get("content-length", "0")
         if declared.isascii() and declared.isdigit() and int(declared) > limit:
             if not _waits_for_word(scope):
@@ -78,10 +82,10 @@ def _waits_for_word(scope: Scope) -> bool:
 
 
 async def _discard(receive: Receive) -> None:
-    """Read the rest of a body, DISCARDED bytes at most, for as long as it comes."""
-    left = DISCARDED
+    """Read the rest of a body for as long as it comes, DISCARDED bytes and about DISCARD_S seconds at most."""
+    left, ends = DISCARDED, time.monotonic() + DISCARD_S
     with suppress(TimeoutError):
-        while left > 0:
+        while left > 0 and time.monotonic() < ends:
             message = await asyncio.wait_for(receive(), DISCARD_PAUSE_S)
             left -= len(message.get("body", b""))
             if not message.get("more_body"):

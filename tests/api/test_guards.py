@@ -7,6 +7,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import httpx2 as httpx
 import pytest
@@ -102,6 +103,32 @@ async def test_a_body_that_is_announced_and_does_not_come_is_refused_all_the_sam
     async with asyncio.timeout(10):
         status = await reader.readline()
     writer.close()
+    assert status.split()[1] == b"413"
+
+
+@pytest.mark.parametrize("is_declared", [True, False])
+async def test_who_sends_a_refused_body_drop_by_drop_does_not_hold_the_connection(
+    running: Running, monkeypatch: pytest.MonkeyPatch, is_declared: bool
+) -> None:
+    monkeypatch.setattr("api.guards.DISCARD_S", 0.2)
+    monkeypatch.setattr("api.guards.BODY_LIMIT", 0)
+    host, port = running.address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    length = "Content-Length: 1000" if is_declared else "Transfer-Encoding: chunked"
+    writer.write(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{length}\r\n\r\n".encode())
+
+    async def drip() -> None:
+        while not writer.is_closing():
+            writer.write(b" " if is_declared else b"1\r\n \r\n")
+            await asyncio.sleep(0.01)
+
+    dripping = asyncio.create_task(drip())
+    async with asyncio.timeout(10):
+        status = await reader.readline()
+        with suppress(ConnectionResetError):
+            await reader.read()
+    writer.close()
+    await dripping
     assert status.split()[1] == b"413"
 
 
