@@ -9,10 +9,12 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn._types import ASGISendEvent
+from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, WWWScope
+from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import HANDLED_SIGNALS
 
@@ -23,10 +25,30 @@ PING_INTERVAL_S = 20.0
 CUT_AFTER_S = 2
 
 
+class HttpProtocol(H11Protocol):
+    """uvicorn's, which goes on writing to a lost connection until it is told of the loss."""
+
+    def __init__(self, config: uvicorn.Config, *arguments: Any, **options: Any) -> None:
+        super().__init__(config, *arguments, **options)
+        self.app = self._serve
+
+    async def _serve(
+        self, scope: WWWScope, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> None:
+        async def send_to_the_living(message: ASGISendEvent) -> None:
+            await _hear_of_loss(self.transport)
+            await send(message)
+
+        await self.config.loaded_app(scope, receive, send_to_the_living)
+
+
 class SocketProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's, which takes a socket that was refused with an HTTP answer for one that got none, and logs an error."""
+    """uvicorn's, which goes on writing as well, and takes a socket that was refused with an HTTP answer for one that got none,
+    and logs an error.
+    """
 
     async def send(self, message: ASGISendEvent) -> None:
+        await _hear_of_loss(self.transport)
         await super().send(message)
         if self.initial_response is not None and self.close_sent:
             self.handshake_complete = True
@@ -46,6 +68,7 @@ class Server(uvicorn.Server):
         """`on_ready` is called once connections and signals are taken; `hurry` lets `drain` end at once."""
         config = uvicorn.Config(
             app,
+            http=HttpProtocol,
             ws=SocketProtocol,
             ws_max_size=MAX_FRAME_BYTES,
             ws_ping_interval=PING_INTERVAL_S,
@@ -87,6 +110,15 @@ class Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+async def _hear_of_loss(transport: asyncio.Transport) -> None:
+    """Let the event loop tell a protocol that its connection is lost.
+
+    What sends without ever waiting would be heard first, and asyncio warns of writes to what is lost.
+    """
+    if transport.is_closing():
+        await asyncio.sleep(0)
 
 
 class HideKeys(logging.Filter):

@@ -1,12 +1,17 @@
 """Connections of the server's listening socket."""
 
 import asyncio
+import json
 import socket
+import struct
+from typing import Any
 
 import pytest
 
 from api.server import bind
 from engine.errors import ConfigError
+from tests.api.conftest import Running, Start
+from tests.fake_engine import FakeEngine
 
 
 def test_an_address_is_taken_before_anything_is_served() -> None:
@@ -36,3 +41,37 @@ async def test_small_pieces_are_sent_at_once() -> None:
         writer.close()
         await writer.wait_closed()
     assert settings == [1]
+
+
+def reset(transport: Any) -> None:
+    """Go without reading what is there: whoever writes on gets an error."""
+    connection = transport.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
+
+
+async def test_nothing_is_written_to_a_socket_that_is_lost(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running.ready_socket() as client:
+        for _ in range(300):
+            await client.send("ping")
+        reset(client.socket.transport)
+    await running.stop()
+    assert caplog.messages == []
+
+
+async def test_nothing_is_written_to_a_stream_whose_client_is_lost(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = await start(FakeEngine(lambda prompt, index: ["word "] * 5000))
+    host, port = running.address.split(":")
+    body = json.dumps({"prompt": "a", "n": 8, "max_tokens": 5000, "stream": True})
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    for _ in range(5):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write((head + body).encode())
+        await reader.readuntil(b"data:")
+        reset(writer.transport)
+    await running.stop()
+    assert caplog.messages == []
