@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from api.settings import Settings, load_settings, unknown_variables
 from engine.errors import ConfigError, EngineError
-from storage.errors import StorageError
+from storage.errors import StorageError, UnusableDatabaseError
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -64,10 +64,10 @@ def build_engine(settings: Settings) -> "Engine":
 
 
 def main(arguments: list[str]) -> int:
-    """Serve until a signal; the exit code. 2: an option cannot work; 1: the start failed."""
+    """Serve until a signal; the exit code. 2: an option cannot work, as another app has what it names too; 1: the start failed."""
     try:
         _run(load_settings(arguments))
-    except ConfigError as error:
+    except (ConfigError, UnusableDatabaseError) as error:
         return _fail(error, 2)
     except (EngineError, StorageError, OSError) as error:
         return _fail(error, 1)

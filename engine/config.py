@@ -15,10 +15,25 @@ Quantization = Literal["auto", "none", "int8", "int4", "fp8"]
 CpuIsa = Literal["auto", "avx512", "avx2", "torch"]
 SchedulingPolicy = Literal["fcfs", "priority"]
 
+
+class ByteSize(int):
+    """Bytes, shown as `--kv-cache-memory` takes them: `1GiB`, `512MiB`, `1000`."""
+
+    def __repr__(self) -> str:
+        for unit, size in _UNITS.items():
+            if self and self % size == 0:
+                return f"{self // size}{unit}"
+        return int.__repr__(self)
+
+    __str__ = __repr__
+
+
+_UNITS = {"TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
+
 RANGES: Mapping[str, tuple[int, int]] = {
     "block_size": (1, 1024),
     "num_blocks": (1, 2**31 - 1),
-    "kv_cache_memory": (1, 2**50),
+    "kv_cache_memory": (ByteSize(1), ByteSize(2**50)),
     "max_model_len": (2, 2**24),
     "max_num_seqs": (1, 65_536),
     "max_num_batched_tokens": (1, 2**20),
@@ -87,7 +102,7 @@ class EngineConfig:
         if self.num_blocks is not None and self.kv_cache_memory is not None:
             raise ConfigError(
                 "--kv-cache-memory",
-                self.kv_cache_memory,
+                ByteSize(self.kv_cache_memory),
                 f"not beside --num-blocks ({self.num_blocks}), which sets the pool's size too",
             )
         if self.num_blocks == self.block_size == 1:
@@ -123,7 +138,7 @@ def _check_range(field: str, value: int | None) -> None:
     low, high = RANGES[field]
     if value is not None and not low <= value <= high:
         option = "--" + field.replace("_", "-")
-        raise ConfigError(option, value, allowed_range(field))
+        raise ConfigError(option, type(low)(value), allowed_range(field))
 
 
 def _check_share(option: str, value: float) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from engine.config import EngineConfig
+from engine.config import ByteSize, EngineConfig
 from engine.errors import ConfigError, ModelLoadError
 from engine.gpu_memory import mib
 from engine.models.config import ModelConfig
@@ -60,8 +60,8 @@ def choose_size(
         num_bytes, reason = _memory(config, token_bytes, max_model_len, gpu_budget)
         size = KVCacheSize(num_bytes // block_bytes, block_bytes, reason)
     if size.num_blocks < 1 and config.kv_cache_memory is not None:
-        allowed = f"at least {block_bytes}: a KV block of {config.block_size} tokens takes so many"
-        raise ConfigError("--kv-cache-memory", config.kv_cache_memory, allowed)
+        allowed = f"at least {ByteSize(block_bytes)}: a KV block of {config.block_size} tokens takes so many"
+        raise ConfigError("--kv-cache-memory", ByteSize(config.kv_cache_memory), allowed)
     if size.num_blocks < 1:
         raise ModelLoadError(
             f"a KV block of {config.block_size} tokens takes {block_bytes} bytes, which does not fit: {size.reason}"
@@ -92,7 +92,7 @@ def _memory(
     config: EngineConfig, token_bytes: int, max_model_len: int, gpu_budget: tuple[int, str] | None
 ) -> tuple[int, str]:
     if config.kv_cache_memory is not None:
-        return config.kv_cache_memory, f"--kv-cache-memory {config.kv_cache_memory}"
+        return config.kv_cache_memory, f"--kv-cache-memory {ByteSize(config.kv_cache_memory)}"
     one = max_model_len * token_bytes
     # Whole blocks: a sequence's last one need not be full.
     most = config.max_num_seqs * (one + token_bytes * config.block_size)

@@ -4,7 +4,7 @@ A pool or a context below it would start, and refuse everything. How much that i
 can tell.
 """
 
-from engine.config import EngineConfig, SchedulerConfig
+from engine.config import ByteSize, EngineConfig, SchedulerConfig
 from engine.errors import ConfigError, ModelLoadError, RequestError
 from engine.worker import Codec
 
@@ -37,12 +37,12 @@ def check_pool(options: EngineConfig, config: SchedulerConfig, least: int, reaso
     """
     num_blocks = _least_blocks(least, config.block_size)
     if config.num_blocks < num_blocks:
-        num_bytes = num_blocks * config.block_size * config.bytes_per_token
+        num_bytes = ByteSize(num_blocks * config.block_size * config.bytes_per_token)
         if options.kv_cache_memory is not None:
             allowed = (
                 f"at least {num_bytes}: the shortest chat with this model takes {least} tokens"
             )
-            raise ConfigError("--kv-cache-memory", options.kv_cache_memory, allowed)
+            raise ConfigError("--kv-cache-memory", ByteSize(options.kv_cache_memory), allowed)
         raise ModelLoadError(
             f"the KV pool holds {config.num_blocks * config.block_size} tokens ({reason}); the shortest chat with this model "
             f"takes {least}: at least --kv-cache-memory {num_bytes}, or --num-blocks {num_blocks}, is needed"

@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.pool import AsyncAdaptedQueuePool
 
-from storage.errors import StorageError
+from storage.errors import StorageError, UnusableDatabaseError
 from storage.migrate import upgrade
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Database:
         try:
             self._engine = create_async_engine(self._url, **_pool_options(self._url))
         except (SQLAlchemyError, ImportError) as error:
-            raise StorageError(f"--database-url: {error}") from error
+            raise UnusableDatabaseError(f"--database-url: {error}") from error
         if self._is_sqlite:
             event.listen(self._engine.sync_engine, "connect", _on_connect)
             event.listen(self._engine.sync_engine, "begin", _on_begin)
@@ -147,7 +147,7 @@ def _parse(url: str) -> URL:
     try:
         return make_url(url)
     except SQLAlchemyError as error:
-        raise StorageError(f"--database-url: {error}") from error
+        raise UnusableDatabaseError(f"--database-url: {error}") from error
 
 
 def _check_file(path: Path) -> None:

@@ -6,7 +6,7 @@ from filelock import FileLock, Timeout
 
 from storage.conversations import ConversationStore
 from storage.database import Database
-from storage.errors import StorageError
+from storage.errors import StorageError, UnusableDatabaseError
 from storage.samples import SampleStore
 
 
@@ -46,7 +46,7 @@ class Storage:
         try:
             self._lock.acquire(blocking=False)
         except Timeout:
-            raise StorageError(
+            raise UnusableDatabaseError(
                 f"another app uses the database {self.database.file}; end it first, or choose another --data-dir"
             ) from None
         except OSError as error:

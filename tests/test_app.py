@@ -17,6 +17,7 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 from fastapi import FastAPI
+from filelock import FileLock
 from websockets.asyncio.client import connect
 
 from api.settings import Settings
@@ -361,6 +362,28 @@ def test_a_database_that_cannot_be_opened_is_one_line(
     url = f"sqlite+aiosqlite:///{tmp_path}"
     assert main(["--port", "0", "--database-url", url]) == 1
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_database_that_another_app_has_is_a_bad_option(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("app.build_engine", lambda settings: FakeEngine())
+    monkeypatch.setattr("app.create_app", create_without_page)
+    with FileLock(tmp_path / "pageturn.db.lock"):
+        assert main(["--port", "0", "--data-dir", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("another app uses the database")
+    assert error.count("\n") == 1
+
+
+def test_a_database_url_that_is_none_is_a_bad_option(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.build_engine", lambda settings: FakeEngine())
+    monkeypatch.setattr("app.create_app", create_without_page)
+    for url in ("zebra", "zebra://"):
+        assert main(["--port", "0", "--database-url", url]) == 2
+        assert capsys.readouterr().err.startswith("--database-url: ")
 
 
 async def test_the_page_is_served_beside_everything_else(tmp_path: Path) -> None:

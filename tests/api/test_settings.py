@@ -140,13 +140,14 @@ def test_everything_reaches_the_engine() -> None:
         (
             "--num-blocks 9 --kv-cache-memory 1MiB",
             "--kv-cache-memory",
-            "1048576",
+            "1MiB",
             "--num-blocks (9)",
         ),
         ("--num-blocks 1 --block-size 1", "--num-blocks", "1", "at least 2"),
         ("--max-model-len 1", "--max-model-len", "1", "2 to"),
         ("--max-num-seqs 0", "--max-num-seqs", "0", "1 to 65536"),
         ("--kv-cache-memory 0", "--kv-cache-memory", "0", "1 to"),
+        ("--kv-cache-memory 2048TiB", "--kv-cache-memory", "2048TiB", "1 to 1024TiB"),
         ("--kv-cache-memory -1", "--kv-cache-memory", "-1", "1 to"),
         ("--dtype int8", "--dtype", "'int8'", "auto, float32, bfloat16, float16"),
         (

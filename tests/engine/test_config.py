@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from engine.config import RANGES, EngineConfig
+from engine.config import RANGES, ByteSize, EngineConfig
 from engine.errors import ConfigError
 
 
@@ -47,6 +47,14 @@ def test_edges_that_can_work_are_taken(changes: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("num_bytes", "shown"),
+    [(0, "0"), (1000, "1000"), (-1024, "-1KiB"), (3 * 2**19, "1536KiB"), (2**31, "2GiB")],
+)
+def test_memory_is_shown_as_it_can_be_given(num_bytes: int, shown: str) -> None:
+    assert f"{ByteSize(num_bytes)} {ByteSize(num_bytes)!r}" == f"{shown} {shown}"
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         (
@@ -55,8 +63,8 @@ def test_edges_that_can_work_are_taken(changes: dict[str, int]) -> None:
             "so that every sequence can decode",
         ),
         (
-            {"num_blocks": 9, "kv_cache_memory": 4096},
-            "--kv-cache-memory: 4096 is not allowed; not beside --num-blocks (9), "
+            {"num_blocks": 9, "kv_cache_memory": 2**30},
+            "--kv-cache-memory: 1GiB is not allowed; not beside --num-blocks (9), "
             "which sets the pool's size too",
         ),
         (

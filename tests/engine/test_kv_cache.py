@@ -71,7 +71,7 @@ def test_not_even_one_block_is_an_error_with_sizes() -> None:
     with pytest.raises(ConfigError) as asked:
         size(kv_cache_memory=16_000)
     assert str(asked.value) == (
-        "--kv-cache-memory: 16000 is not allowed; at least 16384: a KV block of 16 tokens takes so many"
+        "--kv-cache-memory: 16000 is not allowed; at least 16KiB: a KV block of 16 tokens takes so many"
     )
     with pytest.raises(ModelLoadError) as caught:
         size(token_bytes=MIB * 100)
