@@ -39,10 +39,11 @@ def create_app(settings: Settings, *, engine: "Engine | None" = None) -> "FastAP
 
     Raises ConfigError, ModelLoadError.
     """
+    from api.unknown_routes import answer_unknown
     from application import create_api
     from ui.page import mount
 
-    return mount(create_api(settings, engine or build_engine(settings)))
+    return mount(create_api(settings, engine or build_engine(settings)), answer_unknown)
 
 
 def build_engine(settings: Settings) -> "Engine":

@@ -15,6 +15,7 @@ from api import (
     operations,
     responses,
     transfers,
+    unknown_routes,
     websocket,
 )
 from api.access import AccessLog
@@ -68,9 +69,10 @@ def create_api(settings: Settings, engine: Engine) -> FastAPI:
         messages,
         defaults,
         websocket,
+        unknown_routes,
     )
-    for router in (*(room.router for room in rooms), operations.leftovers):
-        app.include_router(router)
+    for room in rooms:
+        app.include_router(room.router)
     install_error_handlers(app)
     _add_guards(app, settings)
     return app

@@ -100,6 +100,7 @@ async def embed(context: Context, request: Request) -> EmbeddingResponse:
 async def tokenize(context: Context, request: Request) -> JsonAnswer:
     """Token ids of a plain prompt (control tokens are parsed) or of messages (they stay text)."""
     body = await read_for_model(context, request, TokenizeBody)
+    body.check_fields()
     if (body.prompt is None) is (body.messages is None):
         raise RequestError("prompt: give either prompt or messages", param="prompt")
     if body.messages is not None:
@@ -115,6 +116,7 @@ async def tokenize(context: Context, request: Request) -> JsonAnswer:
 async def detokenize(context: Context, request: Request) -> JsonAnswer:
     """Text of token ids, special tokens shown."""
     body = await read_for_model(context, request, DetokenizeBody)
+    body.check_fields()
     return JsonAnswer({"prompt": await context.engine.decode(body.tokens)})
 
 

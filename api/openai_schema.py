@@ -8,7 +8,7 @@ same as absent. Anything else is unknown: ignored, and named in one warning line
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal, TypeGuard
+from typing import Any, ClassVar, Literal, TypeGuard
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -60,8 +60,13 @@ class Body(BaseModel):
     """What every body may say."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {}
 
     model: str | None = None
+
+    def check_fields(self) -> None:
+        """Of a body without sampling fields: raises RequestError for unsupported fields, warns of unknown ones."""
+        self.given(frozenset(), self.unsupported)
 
     def given(
         self, known: frozenset[str], unsupported: Mapping[str, tuple[object, ...]]
@@ -72,8 +77,11 @@ class Body(BaseModel):
         for name, neutral in unsupported.items():
             if name in given and given[name] not in neutral:
                 raise RequestError(f"{name} is not supported", param=name)
-        unknown = given.keys() - known - IGNORED_FIELDS - unsupported.keys()
-        if unknown := unknown - fields.keys():
+        unknown = given.keys() - fields.keys() - known - IGNORED_FIELDS - unsupported.keys()
+        for name, value in fields.items():
+            if isinstance(value, BaseModel):
+                unknown |= {f"{name}.{inner}" for inner in value.model_extra or ()}
+        if unknown:
             names = shorten(", ".join(map(ascii, sorted(unknown))))
             logger.warning("ignored unknown fields of a request: %s", names)
         return given
@@ -82,7 +90,7 @@ class Body(BaseModel):
 class StreamOptions(BaseModel):
     """What a stream carries besides its text."""
 
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
@@ -155,13 +163,11 @@ class CompletionBody(GenerationBody):
 class EmbeddingBody(Body):
     """POST /v1/embeddings; `input` is a string, token ids, or a list of either."""
 
+    unsupported = EMBEDDING_UNSUPPORTED_FIELDS
+
     input: Any
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
-
-    def check_fields(self) -> None:
-        """Raises RequestError for unsupported fields; warns of unknown ones."""
-        self.given(frozenset(), EMBEDDING_UNSUPPORTED_FIELDS)
 
 
 class TokenizeBody(Body):

@@ -5,10 +5,13 @@ passes through Gradio: its templates are executable, and its events cost a reque
 preferences in the browser, so there is no `gr.State`.
 """
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
 from fastapi.staticfiles import StaticFiles
+from starlette.routing import Mount
 
 from ui.gradio_import import gr, themes
 from ui.page_policy import PagePolicy
@@ -45,8 +48,13 @@ def build_ui() -> gr.Blocks:
     return page
 
 
-def mount(app: FastAPI) -> FastAPI:
-    """Serve the page at `/` and its files at `/static/pageturn`; routes added to `app` before this come first."""
+def mount(
+    app: FastAPI, answer_unknown: Callable[[Request, Exception], Awaitable[Response]]
+) -> FastAPI:
+    """Serve the page at `/` and its files at `/static/pageturn`; routes added to `app` before this come first.
+
+    `answer_unknown` answers what nobody takes: 404, and 405 for other methods of what is there.
+    """
     script, style = script_bundle(), style_bundle()
     app.router.routes += [script.route(), style.route()]
     app.add_middleware(PagePolicy)
@@ -56,7 +64,7 @@ def mount(app: FastAPI) -> FastAPI:
     page.queue(default_concurrency_limit=None, api_open=False)
     page._queue.sleep_when_free = QUEUE_INTERVAL_S
     page._queue.progress_update_sleep_when_free = QUEUE_INTERVAL_S
-    return gr.mount_gradio_app(
+    gr.mount_gradio_app(
         app,
         page,
         path="/",
@@ -70,6 +78,12 @@ def mount(app: FastAPI) -> FastAPI:
         show_error=False,
         favicon_path=str(STATIC / "favicon.svg"),
     )
+    mounted = app.router.routes[-1]
+    assert isinstance(mounted, Mount), "the page was mounted"
+    assert isinstance(mounted.app, FastAPI), "Gradio is one"
+    for status in (404, 405):
+        mounted.app.add_exception_handler(status, answer_unknown)
+    return app
 
 
 def _island(name: str, script: str) -> gr.HTML:

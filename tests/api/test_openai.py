@@ -141,11 +141,24 @@ async def test_neutral_and_ignored_fields_pass_and_unknown_ones_are_named_once(
 ) -> None:
     body = {"messages": HELLO, "user": "u", "tools": None, "tool_choice": "auto", "best_of": 1}
     body |= {"response_format": {"type": "text"}, "zebra": 1, "apple": 2, "audio": None}
+    body |= {"stream": True, "stream_options": {"include_usge": True}}
     with caplog.at_level(logging.WARNING, "api"):
         async with running.http() as http:
             assert (await http.post(CHAT, json=body)).status_code == 200
     assert [r.getMessage() for r in caplog.records] == [
-        "ignored unknown fields of a request: 'apple', 'zebra'"
+        "ignored unknown fields of a request: 'apple', 'stream_options.include_usge', 'zebra'"
+    ]
+
+
+async def test_unknown_fields_are_named_where_nothing_is_drawn(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "api"):
+        async with running.http() as http:
+            await http.post("/tokenize", json={"prompt": "a", "zebra": 1})
+            await http.post("/detokenize", json={"tokens": [5], "apple": 1})
+    assert caplog.messages == [
+        f"ignored unknown fields of a request: '{name}'" for name in ("zebra", "apple")
     ]
 
 

@@ -60,6 +60,9 @@ UNKNOWN_ROUTES = [
     *(("GET", path, None) for path in ("/ping/", "/health/x", "/metrics/", "/version/1", "/ws")),
     ("POST", "/api/nothing", None),
     ("OPTIONS", "/api/nothing", None),
+    *(("GET", path, None) for path in ("/nothing", "/v2/models", "/docs", "/gradio_api/nothing")),
+    ("POST", "/nothing", None),
+    ("POST", "/", "GET"),
 ]
 
 
@@ -73,6 +76,19 @@ async def test_an_unknown_route_is_an_error_object(tmp_path: Path) -> None:
             assert response.headers.get("allow") == allow, (method, path)
             if method != "HEAD":
                 assert response.json()["error"]["message"].startswith(f"{method} {path}:")
+
+
+async def test_a_browser_at_an_unknown_address_is_led_home(tmp_path: Path) -> None:
+    app = create_app(Settings(data_dir=tmp_path), engine=FakeEngine())
+    transport = httpx.ASGITransport(app)
+    accepted = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        page = await http.get("/nothing", headers=accepted)
+        assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+        assert '<a href="/">' in page.text
+        for method, path in (("POST", "/nothing"), ("GET", "/v1/nothing"), ("GET", "/api/x")):
+            response = await http.request(method, path, headers=accepted)
+            assert response.json()["error"]["code"] == "unknown_route"
 
 
 async def test_a_socket_is_named_to_who_comes_without_one(running: Running) -> None:

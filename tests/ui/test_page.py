@@ -21,14 +21,18 @@ import asyncio, json, sys, httpx
 stubs = []
 sys.addaudithook(lambda event, args: stubs.append(str(args[0])) if event == "open" and str(args[0]).endswith(".pyi") else None)
 from fastapi import FastAPI
+from fastapi.responses import PlainTextResponse
 from ui.page import build_ui, mount
 
 async def get(app, path):
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://page") as client:
         return await client.get(path)
 
+async def answer_unknown(request, error):
+    return PlainTextResponse(f"{request.method} {request.url.path}", 418)
+
 page = build_ui()
-app = mount(FastAPI())
+app = mount(FastAPI(), answer_unknown)
 shell = next(route.app for route in app.routes if hasattr(getattr(route, "app", None), "get_blocks"))
 queue = shell.get_blocks()._queue
 script = asyncio.run(get(app, "/static/pageturn/all.js"))
@@ -39,6 +43,7 @@ print(json.dumps({
     "queue_intervals": [queue.sleep_when_free, queue.progress_update_sleep_when_free],
     "analytics": page.analytics_enabled,
     "html": asyncio.run(get(app, "/")).text,
+    "nothing": asyncio.run(get(app, "/nothing")).text,
     "script": {"text": script.text, "type": script.headers["content-type"], "cache": script.headers["cache-control"]},
     "style": asyncio.run(get(app, "/static/pageturn/all.css")).text,
     "icon": asyncio.run(get(app, "/static/pageturn/favicon.svg")).status_code,
@@ -61,6 +66,10 @@ def test_nothing_opens_a_connection_or_asks_the_server_by_itself(seen: dict) -> 
     assert seen["python_events"] == []
     assert seen["queue_intervals"] == [0.05, 0.05]
     assert seen["analytics"] is False
+
+
+def test_what_is_not_there_is_answered_by_who_mounted_the_page(seen: dict) -> None:
+    assert seen["nothing"] == "GET /nothing"
 
 
 def test_the_start_does_not_wait_for_stub_files_of_gradio(seen: dict) -> None:
