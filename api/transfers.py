@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from api.large_json import parse_large_json, take_apart
 from api.queries import refuse_repeats
 from chat.portable import file_name
 from chat.wire import to_wire
+from engine.errors import RequestError
 
 Format = Annotated[Literal["json", "markdown"], Query(alias="format")]
 router = APIRouter(prefix="/api/conversations", dependencies=[Depends(refuse_repeats)])
@@ -26,7 +28,7 @@ async def import_conversations(store: Store, request: Request, again: bool = Fal
     """New conversations from an export of ours, of ChatGPT or of Open WebUI; with `again` also of what is here already."""
     take_in = store.import_again if again else store.import_document
     with _without_collector():
-        document = await asyncio.to_thread(parse_large_json, await request.body())
+        document = await asyncio.to_thread(_parse_file, await request.body())
         try:
             imported = await take_in(document)
         finally:
@@ -56,6 +58,12 @@ async def export(store: Store, conversation_id: str, kind: Format = "json") -> R
         return _named(StreamingResponse(pieces, media_type="application/json"), f"{name}.json")
     text = await store.export_markdown(conversation_id)
     return _named(PlainTextResponse(text, media_type="text/markdown"), f"{name}.md")
+
+
+def _parse_file(body: bytes) -> object:
+    if not body.removeprefix(BOM_UTF8).strip():
+        raise RequestError("the file is empty", param=None, code="invalid_json")
+    return parse_large_json(body)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import contextmanager, suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from itertools import starmap
 from typing import Any, TypeVar
@@ -38,14 +38,14 @@ from chat.events import (
     ShownMessage,
 )
 from chat.hub import GenerationHub
-from chat.importing import fit_to_model, read_conversations
+from chat.importing import ReadFile, fit_to_model, read_file
 from chat.owners import RequestOwners
 from chat.portable import export_document, export_list, export_markdown
 from chat.ports import Engine
 from chat.snippets import snippet
 from chat.tasks import Tasks, in_portions
 from chat.texts import check_pairs, one_line
-from chat.turns import MAX_TITLE_LENGTH
+from chat.turns import copy_titles
 from engine.errors import RequestError
 from storage.conversations import ConversationStore
 from storage.errors import MissingRowError
@@ -53,7 +53,6 @@ from storage.records import (
     ChangedBranch,
     ConversationRecord,
     Hit,
-    ImportedConversation,
     MessageRecord,
     OutlineRow,
     StoredImport,
@@ -171,7 +170,7 @@ class Conversations:
         await self._tasks.finish(self._remove(conversation_id, self._store.purge))
 
     async def duplicate(self, conversation_id: str) -> ConversationItem:
-        """A copy under a title of its own; what is deleted in the original is not in it."""
+        """A copy under a title that no other conversation has; what is deleted in the original is not in it."""
         copy_id = await self._tasks.finish(self._duplicate(conversation_id))
         return await self.item(copy_id)
 
@@ -201,24 +200,25 @@ class Conversations:
 
     async def import_document(self, document: object) -> Imported:
         """Store what a parsed file holds and is not here yet, or nothing. Raises RequestError with the field's path."""
-        imported, faults = await self._read(document)
-        store = partial(self._store.add_new_imports, imported)
+        read, faults = await self._read(document)
+        store = partial(self._store.add_new_imports, tuple(read.conversations.values()))
         stored = await self._tasks.finish(in_portions(store))
-        return self._imported(stored, faults)
+        return self._imported(read, stored, faults)
 
     async def import_again(self, document: object) -> Imported:
         """Store everything that a parsed file holds, whether it is here already or not; raises as `import_document` does."""
-        imported, faults = await self._read(document)
-        store = partial(self._store.add_imports, imported)
+        read, faults = await self._read(document)
+        store = partial(self._store.add_imports, tuple(read.conversations.values()))
         ids = await self._tasks.finish(in_portions(store))
-        return self._imported([StoredImport(each, True) for each in ids], faults)
+        return self._imported(read, [StoredImport(each, True) for each in ids], faults)
 
-    async def _read(self, document: object) -> tuple[Sequence[ImportedConversation], Faults]:
-        conversations = await asyncio.to_thread(read_conversations, document)
-        return await fit_to_model(self._engine, conversations)
+    async def _read(self, document: object) -> tuple[ReadFile, Faults]:
+        read = await asyncio.to_thread(read_file, document)
+        fitting, faults = await fit_to_model(self._engine, read.conversations)
+        return replace(read, conversations=fitting), faults
 
-    def _imported(self, stored: Sequence[StoredImport], faults: Faults) -> Imported:
-        imported = _report(stored, faults)
+    def _imported(self, read: ReadFile, stored: Sequence[StoredImport], faults: Faults) -> Imported:
+        imported = _report(read, stored, faults)
         for conversation_id in imported.conversation_ids:
             self._bulletin.mark(conversation_id)
         return imported
@@ -246,9 +246,7 @@ class Conversations:
 
     async def _duplicate(self, conversation_id: str) -> str:
         with found("conversation_id"):
-            copy_id = await self._store.duplicate(conversation_id)
-            title = f"Copy of {(await self._store.get(copy_id)).title}"
-            await self._store.update(copy_id, {"title": title[:MAX_TITLE_LENGTH]})
+            copy_id = await self._store.duplicate(conversation_id, copy_titles)
         self._bulletin.mark(copy_id)
         return copy_id
 
@@ -277,6 +275,7 @@ class Conversations:
             item.running,
             hit.message_id,
             pieces,
+            hit.other_branch,
         )
 
     def _item(self, record: ConversationRecord) -> ConversationItem:
@@ -315,16 +314,20 @@ async def _each(
             yield await load(conversation_id)
 
 
-def _report(stored: Sequence[StoredImport], faults: Faults) -> Imported:
-    new = {i: each.conversation_id for i, each in enumerate(stored) if each.is_new}
-    twins = {i: each.conversation_id for i, each in enumerate(stored) if not each.is_new}
+def _report(read: ReadFile, stored: Sequence[StoredImport], faults: Faults) -> Imported:
+    placed = dict(zip(read.conversations, stored, strict=True))
+    new = {i: each.conversation_id for i, each in placed.items() if each.is_new}
+    twins = {i: each.conversation_id for i, each in placed.items() if not each.is_new}
     left_out = (
         LeftOut(id_, error.param, error.message)
         for i, id_ in new.items()
         for error in faults.get(i, ())
     )
     return Imported(
-        tuple(new.values()), tuple(starmap(AlreadyHere, twins.items())), tuple(left_out)
+        tuple(new.values()),
+        tuple(starmap(AlreadyHere, twins.items())),
+        tuple(left_out),
+        read.num_empty,
     )
 
 

@@ -230,7 +230,8 @@ class ConversationList:
 class FoundConversation:
     """A row of the list that a search found, and where: in a message, or in the title (`message_id` None).
 
-    `snippet` is some of that text, cut into texts that alternate: outside, hit, outside, ...
+    `snippet` is some of that text, cut into texts that alternate: outside, hit, outside, ...; `other_branch`: whether the
+    message is on a branch that is not on show.
     """
 
     id: str
@@ -241,6 +242,7 @@ class FoundConversation:
     running: bool
     message_id: str | None
     snippet: tuple[str, ...]
+    other_branch: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,11 +272,12 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What a file has brought."""
+    """What a file has brought. `num_empty`: its conversations in which nothing is said or set, which are left out."""
 
     conversation_ids: tuple[str, ...]
     already_here: tuple[AlreadyHere, ...]
     settings_left_out: tuple[LeftOut, ...]
+    num_empty: int
 
 
 @dataclass(frozen=True, slots=True)

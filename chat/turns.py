@@ -1,8 +1,10 @@
 """Pure pieces of a turn: its place, its title, its sampling, its messages for the model."""
 
+import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 from markdown_it import MarkdownIt
@@ -20,6 +22,7 @@ UNTITLED = "…"
 MAX_TITLE_LENGTH = 200
 MAX_SYSTEM_PROMPT_LENGTH = 100_000
 _MARKDOWN = MarkdownIt("commonmark", {"html": False})
+_COPY = re.compile(r"Copy of (.+?)(?: \(\d+\))?")
 SEED_BITS = 32
 _ALIASES = {"max_completion_tokens": "max_tokens"}
 
@@ -81,6 +84,16 @@ def title_of(content: str) -> str:
         return words
     cut = words[:TITLE_LENGTH]
     return (cut.rsplit(" ", 1)[0] if " " in cut else cut) + "…"
+
+
+def copy_titles(title: str) -> Iterator[str]:
+    """What a copy may be called: "Copy of X", "Copy of X (2)" and so on. The copy of a copy is one more of X."""
+    copied = _COPY.fullmatch(title)
+    first = f"Copy of {copied[1] if copied else title}"
+    yield first[:MAX_TITLE_LENGTH]
+    for number in count(2):
+        end = f" ({number})"
+        yield first[: MAX_TITLE_LENGTH - len(end)] + end
 
 
 def _plain_words(markdown: str) -> str:

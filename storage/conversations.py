@@ -4,7 +4,7 @@ A deleted conversation is hidden: reads and writes do not find it, except `resto
 added; what changes in place is an answer while it is `generating`, and which leaf was viewed last.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -298,11 +298,15 @@ class ConversationStore:
 
         return await self._database.write(work)
 
-    async def duplicate(self, conversation_id: str) -> str:
-        """Store a copy under new ids, without what is deleted in it; returns its id."""
+    async def duplicate(self, conversation_id: str, titles: Callable[[str], Iterable[str]]) -> str:
+        """Store a copy under new ids, without what is deleted in it; returns its id.
+
+        It is called by the first of `titles`, given the original's, that no other conversation has.
+        """
 
         async def work(session: AsyncSession) -> str:
-            return await duplicate(session, await visible(session, conversation_id))
+            original = await visible(session, conversation_id)
+            return await duplicate(session, original, titles(original.title))
 
         return await self._database.write(work)
 

@@ -1,8 +1,9 @@
 """Copying a conversation inside the database: new ids for everything that is to be seen, all else as it is."""
 
+from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import insert, select
+from sqlalchemy import exists, insert, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from storage.ids import new_id
@@ -12,9 +13,9 @@ from storage.turns import new_conversation
 _COLUMNS = list(Message.__table__.columns)
 
 
-async def duplicate(session: AsyncSession, original: Conversation) -> str:
-    """A copy with the same title; an answer that is being written is `interrupted` in it. Returns its id."""
-    copy = new_conversation(original.title)
+async def duplicate(session: AsyncSession, original: Conversation, titles: Iterable[str]) -> str:
+    """A copy under the first of `titles` that is free; an answer that is being written is `interrupted` in it. Returns its id."""
+    copy = new_conversation(await _first_free(session, titles))
     copy.system_prompt, copy.sampling = original.system_prompt, dict(original.sampling)
     copy.owner, copy.when_full = original.owner, original.when_full
     session.add(copy)
@@ -29,6 +30,14 @@ async def duplicate(session: AsyncSession, original: Conversation) -> str:
     copy.head_id = ids.of(original.head_id)
     copy.open_generation_id = ids.of(original.open_generation_id)
     return copy.id
+
+
+async def _first_free(session: AsyncSession, titles: Iterable[str]) -> str:
+    for title in titles:
+        named = exists().where(Conversation.title == title, Conversation.deleted_at.is_(None))
+        if not await session.scalar(select(named)):
+            return title
+    raise AssertionError("a copy may be called by any number of titles")
 
 
 class _NewIds:

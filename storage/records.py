@@ -38,11 +38,15 @@ class ConversationPage:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A conversation that was found, and a text of it that has all the words: a message's, or the title (`message_id` None)."""
+    """A conversation that was found, and a text of it that has all the words: a message's, or the title (`message_id` None).
+
+    `other_branch`: the message is not on the path to the head.
+    """
 
     record: ConversationRecord
     message_id: str | None
     text: str
+    other_branch: bool
 
 
 @dataclass(frozen=True, slots=True)

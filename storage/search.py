@@ -2,7 +2,7 @@
 
 SQLite answers from the index of migration 0003 for words of three characters and more, and reads every text for a query
 that has only shorter ones. Other databases read every text (LIKE). SQLite's LIKE takes only the letters A to Z for the
-same in both cases. A page costs three statements, however many conversations there are.
+same in both cases. A page costs four statements, however many conversations there are.
 """
 
 from collections.abc import Sequence
@@ -19,6 +19,7 @@ from sqlalchemy import (
     union_all,
 )
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
 
 from storage.listing import in_order, next_place, record_of
 from storage.models import Conversation, Message
@@ -48,10 +49,14 @@ async def search_page(
     statement = statement.join(found, found.c.conversation_id == Conversation.id)
     rows: Any = (await session.execute(in_order(statement, after, limit))).all()
     records = tuple(record_of(row[0]) for row in rows)
-    texts = await _texts(session, [row[1] for row in rows[:limit] if row[1] is not None])
+    found_in = [row[1] for row in rows[:limit]]
+    message_ids = [each for each in found_in if each is not None]
+    texts = await _texts(session, message_ids)
+    heads = [record.head_id for record, each in zip(records, found_in, strict=False) if each]
+    on_show = await _on_paths(session, heads, message_ids)
     hits = (
-        Hit(record, row[1], texts.get(row[1], record.title))
-        for record, row in zip(records[:limit], rows, strict=False)
+        Hit(record, each, texts.get(each, record.title), each is not None and each not in on_show)
+        for record, each in zip(records, found_in, strict=False)
     )
     return HitPage(tuple(hits), next_place(records, limit))
 
@@ -93,3 +98,16 @@ def _contains(where: Any, word: str) -> Any:
 async def _texts(session: AsyncSession, message_ids: Sequence[str]) -> dict[str, str]:
     query = select(Message.id, Message.content).where(Message.id.in_(message_ids))
     return {row.id: row.content for row in await session.execute(query)}
+
+
+async def _on_paths(
+    session: AsyncSession, head_ids: Sequence[str | None], message_ids: Sequence[str]
+) -> set[str]:
+    """Those of the messages that lie on the path to one of the heads."""
+    path = select(Message.id, Message.parent_id).where(Message.id.in_(head_ids))
+    path = path.cte("path", recursive=True)
+    above = aliased(Message)
+    path = path.union_all(
+        select(above.id, above.parent_id).join(path, above.id == path.c.parent_id)
+    )
+    return set(await session.scalars(select(path.c.id).where(path.c.id.in_(message_ids))))

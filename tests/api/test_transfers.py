@@ -24,6 +24,7 @@ async def test_one_file_with_everything_and_back(running: Running) -> None:
             "conversation_ids": [],
             "already_here": twins,
             "settings_left_out": [],
+            "num_empty": 0,
         }
         path = "/api/conversations/import?again=true"
         imported = await http.post(path, content=exported.content)
@@ -60,7 +61,11 @@ async def test_foreign_files_are_taken_in_and_faults_are_placed(running: Running
         body = json.dumps([chatgpt(), broken])
         refused = await http.post("/api/conversations/import", content=body)
         assert error_of(refused) == (400, "invalid_value", "[1].current_node")
-        for content in (b"", b"[" * 100_000, b"\xff", b"PK\x03\x04", b'"x'):
+        for content in (b"", b" \n", b"\xef\xbb\xbf"):
+            refused = await http.post("/api/conversations/import", content=content)
+            assert error_of(refused) == (400, "invalid_json", None), content
+            assert refused.json()["error"]["message"] == "the file is empty"
+        for content in (b"[" * 100_000, b"\xff", b"PK\x03\x04", b'"x'):
             refused = await http.post("/api/conversations/import", content=content)
             assert error_of(refused)[:2] == (400, "invalid_json"), content[:9]
         assert len((await http.get("/api/conversations")).json()["items"]) == 2
@@ -102,6 +107,8 @@ async def test_a_copy_and_a_deleted_branch(running: Running) -> None:
     async with running.http() as http:
         copy = await http.post(f"/api/conversations/{conversation}/duplicate")
         assert (copy.status_code, copy.json()["title"]) == (201, "Copy of about bread")
+        again = await http.post(f"/api/conversations/{copy.json()['id']}/duplicate")
+        assert again.json()["title"] == "Copy of about bread (2)"
         tree = (await http.get(f"/api/conversations/{conversation}")).json()["messages"]
         user, answer = (message["id"] for message in tree)
         deleted = (await http.delete(f"/api/messages/{answer}")).json()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chat import importing
-from chat.importing import read_conversations
+from chat.importing import read_conversations, read_file
 from chat.service import ChatService
 from engine.errors import EngineNotReadyError, RequestError
 from engine.sampling_params import SamplingParams
@@ -76,6 +76,50 @@ def test_titles_are_made_to_fit() -> None:
         assert read.title == expected
     (empty,) = read_conversations({"title": "", "mapping": {}})
     assert (empty.title, empty.messages) == ("Imported chat", ())
+
+
+def nothing_said() -> list[dict[str, Any]]:
+    """Chats of both programs that were opened and left."""
+    root = {"id": "root", "message": None, "parent": None, "children": []}
+    opened = {"title": "New chat", "mapping": {"root": root}, "current_node": "root"}
+    left = open_webui()
+    left["chat"]["history"] = {"messages": {}, "currentId": None}
+    left["chat"]["params"] = {}
+    return [opened, left]
+
+
+def test_where_nothing_is_said_or_set_there_is_nothing_to_keep() -> None:
+    read = read_file([*nothing_said(), chatgpt()])
+    assert (list(read.conversations), read.num_empty) == ([2], 2)
+    (_, prompted) = nothing_said()
+    prompted["chat"]["params"] = {"system": "Be kind."}
+    kept = [prompted, with_sampling({"seed": 1}), with_sampling({})]
+    kept[2]["conversation"]["pinned"] = True
+    read = read_file([*kept, with_sampling({})])
+    assert (list(read.conversations), read.num_empty) == ([0, 1, 2], 1)
+
+
+async def test_empty_ones_are_left_out_and_counted_and_places_stay_those_of_the_file(
+    chat: ChatService,
+) -> None:
+    known = open_webui()
+    await chat.conversations.import_document(known)
+    imported = await chat.conversations.import_document([*nothing_said(), known, chatgpt()])
+    assert [each.position for each in imported.already_here] == [2]
+    assert (len(imported.conversation_ids), imported.num_empty) == (1, 2)
+    again = await chat.conversations.import_again([*nothing_said(), known])
+    assert (len(again.conversation_ids), again.num_empty) == (1, 2)
+    only = await chat.conversations.import_document(nothing_said())
+    assert (only.conversation_ids, only.already_here, only.num_empty) == ((), (), 2)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [[], {}, {"format": "pageturn.conversations", "version": 1, "conversations": []}],
+)
+def test_a_file_without_conversations_is_refused_in_these_words(document: object) -> None:
+    with pytest.raises(RequestError, match=r"^the file has no conversations$"):
+        read_conversations(document)
 
 
 def test_a_very_deep_tree_is_read() -> None:
@@ -267,7 +311,7 @@ def test_what_is_no_export_is_refused(document: object, param: str | None) -> No
 
 def test_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importing, "MAX_CONVERSATIONS", 2)
-    with pytest.raises(RequestError, match="has 3 conversations; 1 to 2"):
+    with pytest.raises(RequestError, match="has 3 conversations; at most 2"):
         read_conversations([chatgpt()] * 3)
     monkeypatch.setattr(importing, "MAX_MESSAGES", 5)
     with pytest.raises(RequestError, match="has 6 messages; at most 5"):

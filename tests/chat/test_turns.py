@@ -1,14 +1,18 @@
 """Titles, sampling layers and seeds."""
 
+from itertools import islice
+
 import pytest
 
 from chat.turns import (
+    MAX_TITLE_LENGTH,
     TITLE_LENGTH,
     as_frame_error,
     candidate_seeds,
     check_content,
     check_system_prompt,
     check_title,
+    copy_titles,
     merge_sampling,
     title_of,
 )
@@ -111,3 +115,19 @@ def test_any_text_gives_a_title_in_one_line(text: str) -> None:
     title = title_of(text)
     assert 1 <= len(title) <= TITLE_LENGTH + 1
     assert title == " ".join(title.split())
+
+
+@pytest.mark.parametrize(
+    "title", ["Bread", "Copy of Bread", "Copy of Bread (2)", "Copy of Bread (12)"]
+)
+def test_copies_are_numbered_and_a_copys_copy_is_one_more_of_the_original(title: str) -> None:
+    first = ["Copy of Bread", "Copy of Bread (2)", "Copy of Bread (3)"]
+    assert list(islice(copy_titles(title), 3)) == first
+
+
+@pytest.mark.parametrize("title", ["x" * 200, "Copy of ", "(2)", "Copy of  (2)"])
+def test_what_a_copy_may_be_called_is_a_title(title: str) -> None:
+    titles = list(islice(copy_titles(title), 12))
+    assert len(set(titles)) == 12
+    assert all(len(each) <= MAX_TITLE_LENGTH for each in titles)
+    assert titles[11].endswith(" (12)")

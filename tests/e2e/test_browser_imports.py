@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Browser, Page, expect
 
 from tests.chat.exports import chatgpt, open_webui
 from tests.e2e.app_process import AppProcess
@@ -24,12 +24,24 @@ async def test_what_is_here_already_is_opened_and_imported_only_on_wish(
     first = await page.evaluate(opened)
     await page.locator(".pt-new").click()
     await page.evaluate(file)
-    await expect(toast).to_contain_text("1 conversation was here already; nothing was imported.")
+    told = "1 conversation was here already. Nothing was imported."
+    await expect(toast).to_contain_text(told)
+    assert await page.evaluate(opened) is None
+    await toast.get_by_role("button", name="Open it").click()
     assert await page.evaluate(opened) == first
+    await page.evaluate(file)
+    await expect(toast).to_contain_text(told)
+    await page.evaluate("Pageturn.toast('Settings saved')")
+    await expect(toast).to_have_text("Settings saved")
     await toast.get_by_role("button", name="Import anyway").click()
-    await expect(toast).to_have_text("1 conversation imported again.")
-    assert await page.evaluate(opened) not in (first, None)
+    await expect(toast).to_contain_text("1 conversation imported again.")
+    copy = await page.evaluate(opened)
+    assert copy not in (first, None)
     await expect(page.locator(".pt-assistant").last).to_contain_text("The Elbe.")
+    await toast.get_by_role("button", name="Undo").click()
+    await expect(page.locator(f'.pt-conversation[data-id="{copy}"]')).to_have_count(0)
+    await expect(page.locator(".pt-conversation")).to_have_count(1)
+    assert await page.evaluate(opened) is None
 
 
 async def test_of_several_files_only_what_was_here_is_imported_again(
@@ -49,9 +61,37 @@ async def test_of_several_files_only_what_was_here_is_imported_again(
         page.on("request", lambda each: brought.append(each.post_data or ""))
         await toast.get_by_role("button", name="Import anyway").click()
     await response.value
-    await expect(toast).to_have_text("2 conversations imported again.")
+    await expect(toast).to_contain_text("2 conversations imported again.")
     again = [json.loads(each) for each in brought if each]
     assert again == [[known[1]], known[0]]
+
+
+async def test_empty_conversations_are_left_out_and_told(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    toast = page.locator(".pt-toast")
+    empty = {"title": "New chat", "mapping": {}}
+    await page.evaluate(drop({"chats.json": json.dumps([empty, chatgpt(), empty])}))
+    await expect(toast).to_contain_text("1 conversation imported. 2 were empty and left out.")
+    await expect(page.locator(".pt-conversation")).to_have_count(1)
+    await page.evaluate(drop({"chats.json": json.dumps([empty])}))
+    await expect(toast).to_contain_text(
+        "1 conversation was empty and left out. Nothing was imported."
+    )
+    await expect(page.locator(".pt-conversation")).to_have_count(1)
+
+
+async def test_files_with_nothing_in_them_are_told_in_so_many_words(
+    browser: Browser, fake_server: AppProcess
+) -> None:
+    page = await browser.new_page()
+    await open_page(page, fake_server)
+    await page.evaluate(drop({"blank.json": "", "space.json": " \n", "object.json": "{}"}))
+    await expect(page.get_by_role("dialog", name="Not imported").locator("dd")).to_have_text(
+        ["The file is empty.", "The file is empty.", "The file has no conversations."]
+    )
+    await page.context.close()
 
 
 async def test_settings_that_the_model_cannot_run_are_named(

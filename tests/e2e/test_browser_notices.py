@@ -71,9 +71,13 @@ async def test_a_newer_notice_takes_no_undo_away(page: Page, fake_server: AppPro
     await page.get_by_role("button", name="Undo").click()
     await expect(page.locator(".pt-user .pt-prose")).to_have_text("deleted first")
     await expect(notice(page)).to_contain_text("“deleted second” deleted")
+    await page.mouse.move(700, 400)
     await page.evaluate("Pageturn.failureToast('Something failed')")
     await page.keyboard.press("Control+z")
     await expect(page.locator(".pt-user .pt-prose")).to_have_text("deleted second")
+    await expect(notice(page)).to_have_text("Taken back: “deleted second” deleted")
+    await page.clock.fast_forward(4_000)
+    await expect(notice(page)).to_have_text("Something failed")
     await page.get_by_role("button", name="Dismiss").click()
     await expect(notice(page)).to_have_count(0)
 

@@ -74,6 +74,30 @@ async def test_a_hit_names_the_message_and_carries_its_text(storage: Storage, wa
     assert (hit.message_id, hit.text) == (None, "bread and butter")
 
 
+async def test_a_hit_says_whether_it_is_on_another_branch(storage: Storage, way: str) -> None:
+    store = storage.conversations
+    texts = ((None, "bread"), (0, "of wheat"), (1, "and water"), (0, "of rye"))
+    messages = tuple(
+        ImportedMessage(parent=parent, role="user", content=content, status="done")
+        for parent, content in texts
+    )
+    branched = ImportedConversation(
+        title="Loaves", system_prompt=None, sampling={}, pinned=False, head=2, messages=messages
+    )
+    (identity,) = await store.add_imports([branched])
+
+    async def elsewhere(word: str) -> bool:
+        (hit,) = (await store.find((word,), None, 9)).hits
+        return hit.other_branch
+
+    shown = {"bread": False, "wheat": False, "water": False, "rye": True, "Loaves": False}
+    assert {word: await elsewhere(word) for word in shown} == shown
+    _, _, records = await store.messages(identity)
+    await store.select(records[3].id)
+    shown |= {"wheat": True, "water": True, "rye": False}
+    assert {word: await elsewhere(word) for word in shown} == shown
+
+
 async def test_pages_of_hits_follow_each_other(storage: Storage, way: str) -> None:
     for number in range(5):
         await add(storage, f"bread {number}", "x")

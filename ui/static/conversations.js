@@ -117,10 +117,12 @@
   }
 
   function rowText(item) {
-    const { snippet, message_id } = item;
+    const { snippet, message_id, other_branch } = item;
     if (snippet && message_id === null) return [P.search.marked(snippet, { class: "pt-title" })];
     const title = h("span", { class: "pt-title", dir: "auto" }, item.title);
-    return snippet ? [title, P.search.marked(snippet, { class: "pt-snippet" })] : [title];
+    if (!snippet) return [title];
+    const elsewhere = other_branch ? h("span", { class: "pt-elsewhere" }, P.icon("branch"), "on another branch") : null;
+    return [title, P.search.marked(snippet, { class: "pt-snippet" }), ...(elsewhere ? [elsewhere] : [])];
   }
 
   function row(item) {

@@ -49,6 +49,16 @@
     if (found) found.items = found.items.filter((item) => item.id !== id);
   }
 
+  // What the open conversation shows now.
+  function onConversation({ conversation, messages }) {
+    const item = found?.items.find((other) => other.id === conversation.id);
+    if (!item?.message_id) return;
+    const isElsewhere = !messages.some((message) => message.id === item.message_id);
+    if (item.other_branch === isElsewhere) return;
+    item.other_branch = isElsewhere;
+    onchange();
+  }
+
   // A text with its hits marked: pieces that alternate, outside and hit.
   function marked(pieces, props) {
     return P.h("span", { dir: "auto", ...props }, ...pieces.map(P.unmarked).map((text, i) => (i % 2 ? P.h("mark", {}, text) : text)));
@@ -65,5 +75,6 @@
     });
   }
 
+  P.socket.on("conversation", onConversation);
   P.search = { mount, marked, update, remove, words, wordList, found: () => found, more: () => ask(found.next) };
 })(window.Pageturn);

@@ -1,6 +1,6 @@
 // Notices: one at a time, where nothing lies that is read or pressed. A plain one is soon gone; one with an action, or of a
-// failure, stays until it is used, dismissed or long enough there. None goes while it is pointed at or has the focus. What can
-// be undone can be so for longest, also under a newer notice: it comes back into sight after that one.
+// failure, stays until it is used, dismissed or long enough there, also under a newer notice: it comes back into sight after
+// that one. None goes while it is pointed at or has the focus. What can be undone or chosen can be so for longest.
 "use strict";
 
 (function (P) {
@@ -8,9 +8,9 @@
   const MS = 3000;
   const LONG_MS = 8000;
   const UNDO_MS = 30000;
-  // The notice on show: {node, until, timer, undo}.
+  // The notice on show: {node, text, until, timer, undo}.
   let shown = null;
-  // What can still be undone and is under the one on show, the newest last.
+  // What has buttons and is under the one on show, the newest last.
   const covered = [];
 
   function putUp(notice) {
@@ -39,13 +39,14 @@
   }
 
   function show(text, ms, undo, ...buttons) {
-    if (shown?.undo) covered.push(shown);
+    if (shown?.node.querySelector("button")) covered.push(shown);
     if (shown) takeDown();
     const node = h("div", { class: "pt-toast" }, h("span", { role: "status" }, text), ...buttons);
-    putUp({ node, until: performance.now() + ms, timer: 0, undo });
+    putUp({ node, text, until: performance.now() + ms, timer: 0, undo });
   }
 
   const dismissal = () => P.iconButton("close", "Dismiss", end);
+  const actionButton = (label, onclick, props) => h("button", { type: "button", class: "pt-toast-action", onclick: () => (end(), onclick()), ...props }, label);
 
   P.toast = function (text, action, onclick) {
     if (!action) {
@@ -53,20 +54,28 @@
       return;
     }
     const isUndo = action === "Undo";
-    const act = () => (end(), onclick());
     const keys = isUndo ? { title: "Undo (Ctrl+Z)", "aria-keyshortcuts": "Control+Z" } : {};
-    const button = h("button", { type: "button", class: "pt-toast-action", onclick: act, ...keys }, action);
-    show(text, isUndo ? UNDO_MS : LONG_MS, isUndo ? onclick : null, button, dismissal());
+    show(text, isUndo ? UNDO_MS : LONG_MS, isUndo ? onclick : null, actionButton(action, onclick, keys), dismissal());
   };
+
+  // `actions`: [label, onclick] of each.
+  P.choiceToast = (text, actions) => show(text, UNDO_MS, null, ...actions.map(([label, onclick]) => actionButton(label, onclick)), dismissal());
 
   P.failureToast = (text) => show(text, LONG_MS, null, dismissal());
 
-  // Takes back the newest of what can be undone; whether there was something.
+  // Takes back the newest of what can be undone, and tells of what was not in sight; whether there was something.
   function undo() {
-    const newest = shown?.undo ? shown : covered.pop();
-    if (!newest || (newest !== shown && newest.until < performance.now())) return false;
-    if (newest === shown) end();
-    newest.undo();
+    if (shown?.undo) {
+      const { undo } = shown;
+      end();
+      undo();
+      return true;
+    }
+    const at = covered.findLastIndex((notice) => notice.undo && notice.until > performance.now());
+    if (at < 0) return false;
+    const [notice] = covered.splice(at, 1);
+    notice.undo();
+    P.toast(`Taken back: ${notice.text}`);
     return true;
   }
 

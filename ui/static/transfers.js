@@ -57,7 +57,15 @@
       return;
     }
     if (ids.length === 1) P.conversations.choose(ids[0]);
-    P.toast(`${P.plural(ids.length, "conversation")} imported again.`);
+    P.toast(`${P.plural(ids.length, "conversation")} imported again.`, "Undo", () => takeOut(ids));
+  }
+
+  async function takeOut(ids) {
+    try {
+      for (const id of ids) await P.api("DELETE", `conversations/${id}`);
+    } catch (error) {
+      P.failureToast(`Not taken back: ${error.message}`);
+    }
   }
 
   // Stays until it was read: which files, and where in them.
@@ -79,20 +87,27 @@
     const ids = brought.flatMap((each) => each.conversation_ids);
     const twins = brought.filter((each) => each.already_here.length).map((each) => [each.file, each.already_here]);
     const here = twins.flatMap(([, found]) => found);
-    if (ids.length + here.length === 1) P.conversations.choose(ids[0] ?? here[0].conversation_id);
+    if (ids.length === 1 && !here.length) P.conversations.choose(ids[0]);
     const leftOut = leftOutLine(brought.flatMap((each) => each.settings_left_out));
-    const done = `${resultLine(ids.length, here.length)}${leftOut}`;
+    const numEmpty = brought.reduce((sum, each) => sum + each.num_empty, 0);
+    const done = `${resultLine(ids.length, here.length, numEmpty)}${leftOut}`;
     if (faults.length) showFaults(faults, done && `${done} `);
-    else if (here.length) P.toast(done, "Import anyway", () => importAgain(twins));
-    else if (leftOut) P.failureToast(done);
+    else if (here.length) offerAgain(done, here, twins);
+    else if (leftOut || numEmpty) P.failureToast(done);
     else P.toast(done);
   }
 
-  function resultLine(count, countHere) {
-    const imported = count ? `${P.plural(count, "conversation")} imported.` : "";
-    if (!countHere) return imported;
-    const were = countHere === 1 ? "was" : "were";
-    return count ? `${imported} ${P.number(countHere)} ${were} here already.` : `${P.plural(countHere, "conversation")} ${were} here already; nothing was imported.`;
+  // Nobody is led away from what they look at.
+  function offerAgain(done, here, twins) {
+    const open = here.length === 1 ? [["Open it", () => P.conversations.choose(here[0].conversation_id)]] : [];
+    P.choiceToast(done, [...open, ["Import anyway", () => importAgain(twins)]]);
+  }
+
+  function resultLine(count, countHere, countEmpty) {
+    const were = (number) => (number === 1 ? "was" : "were");
+    const told = [[count, "imported"], [countHere, `${were(countHere)} here already`], [countEmpty, `${were(countEmpty)} empty and left out`]].filter(([number]) => number);
+    const sentences = told.map(([number, what], at) => `${at ? P.number(number) : P.plural(number, "conversation")} ${what}.`);
+    return [...sentences, ...(told.length && !count ? ["Nothing was imported."] : [])].join(" ");
   }
 
   function leftOutLine(faults) {
