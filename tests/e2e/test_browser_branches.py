@@ -67,6 +67,60 @@ async def test_the_whole_tree_is_walked_by_keyboard(page: Page, fake_server: App
     await expect(page.locator(".pt-tree")).to_be_visible()
 
 
+async def test_what_hangs_under_a_message_with_several_is_indented_and_folds(
+    page: Page, fake_server: AppProcess
+) -> None:
+    document = open_webui()
+    messages = document["chat"]["history"]["messages"]
+    messages["q2"]["childrenIds"] = ["c", "d"]
+    messages["d"] = messages["c"] | {"id": "d", "content": "The Seine."}
+    await open_page(page, fake_server)
+    await page.evaluate(drop({"rivers.json": json.dumps([document])}))
+    await expect(page.locator(".pt-assistant")).to_have_count(2)
+    rows = await open_tree(page)
+    told = "(all) => all.map((row) => [row.ariaLevel, row.ariaExpanded, row.querySelector('.pt-who').getBoundingClientRect().x])"
+    looks = await rows.evaluate_all(told)
+    assert [level for level, _, _ in looks] == ["1", "2", "3", "4", "4", "2"]
+    assert [folds for _, folds, _ in looks] == ["true", "true", "true", None, None, None]
+    places = [x for _, _, x in looks]
+    assert places[0] < places[1] == places[5] < places[2] < places[3] == places[4]
+    await rows.filter(has_text="Another.").locator(".pt-fold").click()
+    await expect(shown(rows)).to_have_text(
+        ["Name a river.", "The Rhine.", "Another.", "The Danube."]
+    )
+
+
+async def test_however_deep_it_goes_each_level_is_indented_and_the_text_has_room(
+    page: Page, fake_server: AppProcess
+) -> None:
+    document = open_webui()
+    messages = {}
+    for depth in range(25):
+        above = f"a{depth - 1}" if depth else None
+        below = f"a{depth + 1}" if depth < 24 else None
+        beside = [each for each in (below, f"b{depth + 1}" if below else None) if each]
+        for name, children in ((f"a{depth}", beside), (f"b{depth}", [])):
+            if name != "b0":
+                messages[name] = {
+                    "id": name, "parentId": above, "childrenIds": children,
+                    "role": "assistant" if depth % 2 else "user", "content": f"{name} says this",
+                }  # fmt: skip
+    document["chat"]["history"] = {"messages": messages, "currentId": "a24"}
+    await open_page(page, fake_server)
+    await page.evaluate(drop({"deep.json": json.dumps([document])}))
+    await expect(page.locator(".pt-message")).to_have_count(25)
+    rows = await open_tree(page)
+    await expect(rows).to_have_count(49)
+    looks = await rows.evaluate_all(
+        "(all) => all.map((row) => { const box = row.querySelector('.pt-beginning').getBoundingClientRect();"
+        " const who = row.querySelector('.pt-who').getBoundingClientRect(); return [Number(row.ariaLevel), who.x, box.width]; })"
+    )
+    places = {level: x for level, x, _ in looks}
+    assert [places[level] for level in sorted(places)] == sorted(set(places.values()))
+    assert len(places) == 25
+    assert min(width for _, _, width in looks) > 60
+
+
 async def test_escape_closes_and_the_focus_goes_back(page: Page, fake_server: AppProcess) -> None:
     await open_rivers(page, fake_server)
     rows = await open_tree(page)

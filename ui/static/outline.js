@@ -1,4 +1,5 @@
-// A conversation's tree as rows to show: runs of messages that follow each other, indented where branches part. No elements.
+// A conversation's tree as rows to show: runs of messages that follow each other, and indented below a message whatever hangs
+// under it and has siblings. No elements.
 "use strict";
 
 (function (P) {
@@ -27,13 +28,15 @@
 
     below = (id) => this.children.get(id) ?? [];
     startsBranch = (id) => this.below(this.nodes.get(id).parent_id).length > 1;
-    // What can be folded: the first message of a branch, or of all, with something below it.
-    canFold = (id) => this.below(id).length > 0 && (this.startsBranch(id) || this.nodes.get(id).parent_id === null);
+    // The only one below its parent, whose run it goes on with.
+    goesOn = (id) => this.nodes.get(id).parent_id !== null && !this.startsBranch(id);
+    // What can be folded: a message that several hang under, and the first one of a run that has more.
+    canFold = (id) => this.below(id).length > (this.goesOn(id) ? 1 : 0);
 
     // Open from the start: everything of a small tree, else what is on show.
     opensByItself = (id) => this.nodes.size <= SMALL || this.path.has(id);
 
-    // Rows from the top: {id, level, folds, open, size}; what lies below a folded one is left out. `toggled` are exceptions.
+    // Rows from the top: {id, level, folds, open, goesOn, size}; what lies below a folded one is left out. `toggled` are exceptions.
     rows(toggled) {
       const rows = [];
       const pending = this.below(null).map((id) => ({ id, level: 1 })).reverse();
@@ -41,7 +44,7 @@
         const { id, level } = pending.pop();
         const folds = this.canFold(id);
         const open = folds && (toggled.get(id) ?? this.opensByItself(id));
-        rows.push({ id, level, folds, open, size: this.sizes.get(id) });
+        rows.push({ id, level, folds, open, goesOn: this.goesOn(id), size: this.sizes.get(id) });
         if (folds && !open) continue;
         const inner = folds ? level + 1 : level;
         pending.push(...this.below(id).map((child) => ({ id: child, level: inner })).reverse());

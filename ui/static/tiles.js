@@ -38,7 +38,7 @@
 
     show(key, value, note) {
       P.setText(this.nodes.get(key).value, value);
-      P.setText(this.nodes.get(key).note, note);
+      P.setText(this.nodes.get(key).note, together(note));
     }
 
     note({ time, counters }) {
@@ -77,9 +77,12 @@
 
     showLatency(key, minute) {
       const [median, high] = [minute?.[`${key}_p50_ms`], minute?.[`${key}_p95_ms`]];
-      this.show(key, median == null ? "–" : P.milliseconds(median), high == null ? "none in the last minute" : `95\u00a0% within ${P.milliseconds(high).replaceAll(" ", "\u00a0")}`);
+      this.show(key, median == null ? "–" : P.milliseconds(median), high == null ? "none in the last minute" : `95 % within ${P.milliseconds(high)}`);
     }
   };
+
+  // A number and what it counts stay on one line.
+  const together = (text) => text.replace(/(\d) /g, "$1\u00a0");
 
   function waitingNote(requests) {
     const reasons = [["memory", requests.waiting_capacity], ["turn", requests.waiting_budget], ["sibling", requests.waiting_deferred]];

@@ -3,6 +3,9 @@
 
 (function (P) {
   const { h } = P;
+  // A level is indented by so much, or by less where there are many.
+  const STEP_PX = 16;
+  const MOST_INDENTED_PX = 128;
   let root, opener, panel, body, count, costs;
   let outline = null;
   let rows = [];
@@ -17,7 +20,7 @@
 
   // --- drawing ------------------------------------------------------------------------------------
 
-  function drawRow({ id, level, folds, open, size }) {
+  function drawRow({ id, level, folds, open, goesOn, size }) {
     const node = outline.nodes.get(id);
     const who = node.role === "user" ? "You" : "Assistant";
     const mark = h("span", { class: "pt-fold", "aria-hidden": "true", onclick: (event) => (event.stopPropagation(), toggle(id)) }, folds ? P.icon("right") : null);
@@ -26,14 +29,14 @@
     return h(
       "div",
       {
-        class: `pt-node pt-node-${node.role}${outline.path.has(id) ? " pt-on-path" : ""}`,
+        class: `pt-node pt-node-${node.role}${outline.path.has(id) ? " pt-on-path" : ""}${goesOn ? " pt-goes-on" : ""}`,
         role: "treeitem",
         "data-id": id,
         "aria-level": level,
         "aria-expanded": folds ? String(open) : null,
         "aria-selected": String(id === outline.head),
         tabindex: id === current ? 0 : -1,
-        style: `--pt-level: ${Math.min(level - 1, 12)}`,
+        style: `--pt-level: ${level - 1}`,
         onclick: () => jump(id),
       },
       mark,
@@ -50,6 +53,7 @@
     if (!rows.some((row) => row.id === current)) current = (rows.find((row) => row.id === outline.head) ?? rows[0])?.id ?? null;
     const hadFocus = body.contains(document.activeElement);
     const { scrollTop } = body;
+    body.style.setProperty("--pt-step", `${Math.min(STEP_PX, MOST_INDENTED_PX / Math.max(1, ...rows.map((row) => row.level - 1)))}px`);
     body.replaceChildren(...rows.map(drawRow));
     body.scrollTop = scrollTop;
     if (hadFocus) rowOf(current)?.focus({ preventScroll: true });
@@ -156,6 +160,7 @@
 
   async function open() {
     panel.hidden = false;
+    P.drawer.giveWay();
     opener.setAttribute("aria-expanded", "true");
     current = null;
     await load();
@@ -165,8 +170,10 @@
   }
 
   function close() {
+    if (!isOpen()) return;
     const hadFocus = panel.contains(document.activeElement);
     panel.hidden = true;
+    P.drawer.comeBack();
     opener.setAttribute("aria-expanded", "false");
     if (hadFocus) opener.focus();
   }
