@@ -323,7 +323,7 @@ async def test_panels_keep_their_size_beside_the_rest_of_the_page(
         assert height < 700, (name, height)
 
 
-async def test_nothing_would_fit_while_there_is_nothing_to_measure(
+async def test_nothing_is_held_while_nothing_runs_and_the_panel_says_so(
     page: Page, fake_server: AppProcess
 ) -> None:
     await start_long_answer(page, fake_server)
@@ -333,8 +333,73 @@ async def test_nothing_would_fit_while_there_is_nothing_to_measure(
     await page.get_by_role("tab", name="Chat").click()
     await stop(page)
     await open_dashboard(page)
-    await expect(fits).to_have_text(["–"] * 4)
-    await expect(page.locator(".pt-fit-basis")).to_have_text("")
+    await expect(page.locator(".pt-fit-basis")).to_contain_text("nothing is held now")
+    await expect(page.locator(".pt-bars")).to_be_hidden()
+
+
+ENDED = {
+    "request_id": 1, "state": "finished", "waiting_reason": None, "num_candidates": 4, "prompt_tokens": 3,
+    "computed_tokens": 3, "generated_tokens": 9, "cached_tokens": 0, "blocks_private": 0, "blocks_shared": 0,
+    "tokens_per_second": 1.0, "age_s": 2.0, "owner_number": 1, "conversation_id": "c", "generation_id": "g",
+    "title": "Rivers", "finish_reasons": ["stop", "length", "abort", "error"],
+}  # fmt: skip
+
+
+async def test_states_and_ends_are_said_in_words_and_a_comparison_as_what_it_is(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    asked = ENDED | {"request_id": 2, "generation_id": None, "finish_reasons": ["length"]}
+    waits = [
+        ENDED | {"request_id": number, "state": state, "waiting_reason": reason, "title": reason}
+        for number, state, reason in (
+            (3, "waiting", "capacity"), (4, "waiting", "budget"), (5, "running", "deferred"),
+        )
+    ]  # fmt: skip
+    program = ENDED | {
+        "request_id": 6, "conversation_id": None, "generation_id": None, "title": None, "finish_reasons": ["stop"],
+    }  # fmt: skip
+    said = await page.evaluate(
+        """([items, recent]) => {
+          const panel = document.querySelector("[aria-label=Requests]") ?? document.createElement("section");
+          panel.innerHTML = '<p class="pt-request-count"></p><div class="pt-table"><table><thead><tr></tr></thead><tbody></tbody></table></div>';
+          const table = new Pageturn.RequestsTable(panel, { element: document.createElement("div"), open() {} }, new Pageturn.Owners());
+          table.update({ items, recent });
+          return [...panel.querySelectorAll("tr[data-request]")].map((row) => [row.querySelector(".pt-row-name").textContent, row.children[1].textContent, row.querySelector(".pt-row-name").title]);
+        }""",
+        [waits, [ENDED, asked, program]],
+    )
+    assert [[name, state] for name, state, _ in said] == [
+        ["capacity", "waiting for memory"],
+        ["budget", "waiting for its turn"],
+        ["deferred", "running (some wait for a sibling)"],
+        ["Rivers", "complete, length limit, stopped, failed"],
+        ["Compare: Rivers", "one token asked for"],
+        ["Program's request 6", "complete"],
+    ]
+    assert said[4][2] == "Compare asked the model for one token, to show what it thought at a mark"
+
+
+async def test_a_stopped_request_is_told_so_in_its_life(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    end = {"time_s": 1.0, "kind": "end", "index": 1, "num_tokens": 5, "num_blocks": 0}
+    words = []
+    for reason in ("stop", "length", "abort", "error"):
+        told = ENDED | {"queue_ms": 1.0, "ttft_ms": 1.0, "events": [end | {"reason": reason}]}
+        words.append(
+            await page.evaluate(
+                """(told) => {
+                  const timeline = new Pageturn.Timeline(document.createElement("div"));
+                  timeline.draw(told);
+                  return timeline.element.querySelector("li span").textContent;
+                }""",
+                told,
+            )
+        )
+    ends = ("complete", "length limit", "stopped", "failed")
+    assert words == [f"answer B ended ({end}), 5 tokens" for end in ends]
 
 
 async def test_a_gpu_tells_its_load(page: Page, fake_server: AppProcess) -> None:

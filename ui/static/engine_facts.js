@@ -44,9 +44,10 @@
         const row = this.bars.querySelector(`[data-policy="${key}"]`);
         row.querySelector("i").style.width = `${(100 * bytes[key]) / most}%`;
         P.setText(row.querySelector("b"), P.bytes(bytes[key]));
-        P.setText(row.querySelector(".pt-fit"), isLive && bytes[key] > 0 ? fit(key) : "–");
+        P.setText(row.querySelector(".pt-fit"), bytes[key] > 0 ? fit(key) : "–");
       }
-      P.setText(this.basis, isLive ? "and how many sequences like those that run the pool would hold" : "");
+      this.bars.hidden = !isLive;
+      P.setText(this.basis, isLive ? "and how many sequences like those that run the pool would hold" : "Nothing runs, so nothing is held now. While answers are written, this compares their memory with that of other ways to keep it.");
       this.updateFacts(stats, bytesPerToken);
     }
 

@@ -44,6 +44,9 @@
     }
   };
 
+  // A conversation's question about a token of an answer, of which nothing is kept.
+  P.isComparison = (item) => item.conversation_id !== null && item.generation_id === null;
+
   // What a person calls a request.
-  P.requestName = (item) => item.title || `Program's request ${item.request_id}`;
+  P.requestName = (item) => (P.isComparison(item) ? `Compare: ${item.title}` : item.title || `Program's request ${item.request_id}`);
 })(window.Pageturn);

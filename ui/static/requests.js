@@ -5,6 +5,9 @@
   const { h } = P;
   const COLUMNS = ["Conversation", "State", "Answers", "Prompt", "Generated", "Cached", "Own / shared", "Tokens/s", "Age"];
   const MOST_RECENT = 8;
+  const COMPARISON = "Compare asked the model for one token, to show what it thought at a mark";
+  // What a request waits for.
+  const WAITS_FOR = { capacity: "for memory", budget: "for its turn", deferred: "for a sibling" };
 
   P.RequestsTable = class {
     // `timeline` is shown below the row that is open; a live row has its colour on the block map from `owners`.
@@ -43,7 +46,7 @@
       if (!this.rows.has(item.request_id)) this.rows.set(item.request_id, this.makeRow(item));
       const row = this.rows.get(item.request_id);
       const { tr, cells, stop, name, swatch } = row;
-      this.setName(row, P.requestName(item));
+      this.setName(row, item);
       const isLive = item.state !== "finished";
       const values = [stateOf(item), item.num_candidates, progressOf(item), P.number(item.generated_tokens), P.number(item.cached_tokens), blocksOf(item, isLive), item.tokens_per_second ? item.tokens_per_second.toFixed(1) : "–", P.seconds(item.age_s)];
       values.forEach((value, at) => P.setText(cells[at], String(value)));
@@ -67,10 +70,11 @@
     }
 
     // A conversation may be renamed while its requests are listed.
-    setName({ tr, name, go, stop }, title) {
+    setName({ tr, name, go, stop }, item) {
+      const title = P.requestName(item);
       if (name.textContent === title) return;
       name.textContent = title;
-      name.title = `What happened to ${title}`;
+      name.title = P.isComparison(item) ? COMPARISON : `What happened to ${title}`;
       stop.setAttribute("aria-label", `Stop ${title}`);
       for (const key of go ? ["title", "aria-label"] : []) go.setAttribute(key, `Open ${title}`);
       if (tr.dataset.request === String(this.opened)) this.timeline.rename(title);
@@ -100,8 +104,11 @@
   const hasSelection = () => getSelection().type === "Range";
 
   function stateOf(item) {
-    if (item.state === "finished") return [...new Set(item.finish_reasons)].join(", ") || "finished";
-    return item.waiting_reason ? `${item.state} (${item.state === "running" ? "some wait: " : ""}${item.waiting_reason})` : item.state;
+    if (item.state === "finished" && P.isComparison(item)) return "one token asked for";
+    if (item.state === "finished") return [...new Set(item.finish_reasons.map(P.endWord))].join(", ") || "finished";
+    if (!item.waiting_reason) return item.state;
+    const waits = WAITS_FOR[item.waiting_reason] ?? item.waiting_reason;
+    return item.state === "running" ? `running (some wait ${waits})` : `${item.state} ${waits}`;
   }
 
   function progressOf(item) {

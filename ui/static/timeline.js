@@ -17,7 +17,7 @@
     copy_on_write: (e) => `a shared block copied for answer ${P.answerLetter(e.index)}`,
     preempted: (e) => `answer ${P.answerLetter(e.index)} preempted`,
     resumed: (e) => `answer ${P.answerLetter(e.index)} resumed${e.num_tokens ? `, ${P.plural(e.num_tokens, "token")} from the prefix cache` : ""}`,
-    end: (e) => `answer ${P.answerLetter(e.index)} ended (${e.reason}), ${P.plural(e.num_tokens, "token")}`,
+    end: (e) => `answer ${P.answerLetter(e.index)} ended (${P.endWord(e.reason)}), ${P.plural(e.num_tokens, "token")}`,
   };
 
   function svg(tag, attributes, text) {
