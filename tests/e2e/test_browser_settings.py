@@ -268,3 +268,66 @@ async def test_a_phone_shows_the_dialog_whole(phone: Page, fake_server: AppProce
     assert box["x"] + box["width"] <= 390
     assert await dialog.evaluate("(d) => d.scrollWidth <= d.clientWidth")
     await expect(dialog.get_by_role("button", name="Save", exact=True)).to_be_in_viewport()
+
+
+def chosen(dialog: Locator) -> Locator:
+    return dialog.locator(".pt-preset-chips [aria-pressed=true]")
+
+
+async def test_the_preset_that_is_in_force_is_marked(page: Page, fake_server: AppProcess) -> None:
+    """Also over what this browser prefers: a preset says everything about drawing."""
+    await page.add_init_script(
+        """localStorage.setItem("pageturn.sampling", '{"min_p": 0.1, "temperature": 0.8}')"""
+    )
+    await open_page(page, fake_server)
+    dialog = await open_dialog(page)
+    await expect(chosen(dialog)).to_have_count(0)
+    for name in ("Precise", "Creative", "Balanced"):
+        await dialog.get_by_role("button", name=name, exact=True).click()
+        await expect(chosen(dialog)).to_have_text(name)
+    await expect(dialog.get_by_label("Min p")).to_have_value("0")
+    await dialog.get_by_label("Temperature").fill("0.9")
+    await expect(chosen(dialog)).to_have_count(0)
+    await dialog.get_by_label("Temperature").fill("0.80")
+    await expect(chosen(dialog)).to_have_text("Balanced")
+    await dialog.get_by_role("button", name="Save", exact=True).click()
+    dialog = await open_dialog(page)
+    await expect(chosen(dialog)).to_have_text("Balanced")
+
+
+async def test_the_preset_of_the_browser_is_marked_in_its_tab(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await page.get_by_role("tab", name="Settings").click()
+    chips = page.locator(".pt-settings")
+    await expect(chosen(chips)).to_have_text("Balanced")
+    await chips.get_by_role("button", name="Precise").click()
+    await expect(chosen(chips)).to_have_text("Precise")
+    await page.get_by_label("number input for Temperature").fill("0.3")
+    await page.keyboard.press("Tab")
+    await expect(chosen(chips)).to_have_count(0)
+    await page.get_by_role("button", name="Back to the defaults").click()
+    await expect(chosen(chips)).to_have_text("Balanced")
+
+
+async def test_what_scrolls_in_a_dialog_lies_between_its_round_corners(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await page.set_viewport_size({"width": 1000, "height": 560})
+    await open_page(page, fake_server)
+    dialog = await open_dialog(page)
+    found = await dialog.evaluate(
+        """(dialog) => {
+          const outer = dialog.getBoundingClientRect();
+          const radius = parseFloat(getComputedStyle(dialog).borderRadius);
+          const scrolls = [dialog, ...dialog.querySelectorAll("*")].filter((part) => part.scrollHeight > part.clientHeight + 1 && getComputedStyle(part).overflowY === "auto" && part.tagName !== "TEXTAREA");
+          return scrolls.map((part) => { const box = part.getBoundingClientRect(); return [box.top - outer.top >= radius, outer.bottom - box.bottom >= radius - 2]; });
+        }"""
+    )
+    assert found == [[True, True]]
+    for part in (
+        dialog.get_by_role("button", name="Save", exact=True),
+        dialog.get_by_role("button", name="Close"),
+    ):
+        await expect(part).to_be_in_viewport(ratio=1)

@@ -51,13 +51,17 @@
 
   // --- presets ---------------------------------------------------------------------------------------
 
-  function presetRow({ elements }) {
-    const fill = (preset) => P.settings.DRAWING.forEach((key) => (elements[key].value = preset[key] ?? ""));
+  // What a preset leaves at its default is left empty, unless this browser would put something else there.
+  function presetRow({ elements }, inherited) {
+    const { DEFAULTS, DRAWING: keys } = P.settings;
+    const left = (key) => (inherited[key] === DEFAULTS[key] ? "" : DEFAULTS[key]);
+    const fill = (preset) => keys.forEach((key) => (elements[key].value = preset[key] ?? left(key)));
+    const now = () => Object.fromEntries(keys.map((key) => [key, Number(elements[key].value === "" ? inherited[key] : elements[key].value)]));
     const keep = (name) => {
-      const filled = P.settings.DRAWING.filter((key) => elements[key].value !== "");
+      const filled = keys.filter((key) => elements[key].value !== "");
       P.settings.savePreset(name, Object.fromEntries(filled.map((key) => [key, Number(elements[key].value)])));
     };
-    return new P.PresetRow({ fill, keep });
+    return new P.PresetRow({ fill, keep, now });
   }
 
   // --- the dialog ------------------------------------------------------------------------------------
@@ -92,10 +96,13 @@
     const form = h("form", {});
     const save = h("button", { class: "pt-button pt-primary" }, "Save");
     const fields = (numbers) => h("div", { class: "pt-fields" }, ...numbers.map((each) => numberField(each, own, inherited)));
-    const { chips, saver } = presetRow(form);
+    const drawing = fields(DRAWING);
+    form.append(section("What the model is told", prompt), section("How words are drawn", drawing));
+    const presets = presetRow(form, inherited);
+    drawing.before(presets.chips);
+    drawing.after(presets.saver);
+    drawing.addEventListener("input", () => presets.mark());
     form.append(
-      section("What the model is told", prompt),
-      section("How words are drawn", chips, fields(DRAWING), saver),
       section("How much it writes", fields(EXTENT), area("stop", "Stop strings", stop, [inherited.stop].flat().join("\n"), "One a line; an answer ends where one would begin.")),
       section("When the context is full", ...WHEN_FULL.map(([value, label, hint]) => choice(value, label, hint, settings.when_full))),
       error,

@@ -10,7 +10,10 @@
     const id = `pt-dialog-${++dialogs}`;
     const close = P.iconButton("close", "Close", () => dialog.close());
     const head = h("header", {}, h("h2", { id }, title), close);
-    const dialog = h("dialog", { class: "pt-dialog", "aria-labelledby": id }, head, ...children);
+    const body = h("div", { class: "pt-dialog-body" }, ...children);
+    // What has nothing to tab to is scrolled by key itself.
+    if (!body.querySelector("button, input, [tabindex]")) body.tabIndex = 0;
+    const dialog = h("dialog", { class: "pt-dialog", "aria-labelledby": id }, h("div", { class: "pt-dialog-frame" }, head, body));
     dialog.addEventListener("close", () => dialog.remove());
     dialog.addEventListener("pointerdown", (event) => event.target === dialog && dialog.close());
     document.body.append(dialog);
