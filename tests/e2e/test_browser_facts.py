@@ -1,12 +1,16 @@
 """What the page tells of answers, in a real browser: facts, seeds, failures, a full context, keys."""
 
 import asyncio
+import json
+import re
 
 import pytest
 from playwright.async_api import Page, expect
 
+from tests.chat.exports import open_webui
 from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import ask_for, boxes_of, frames_of, open_page, send
+from tests.e2e.test_browser_conversations import drop
 from tests.e2e.test_browser_settings import say, stored
 
 pytestmark = pytest.mark.browser
@@ -28,7 +32,7 @@ async def test_all_facts_are_a_click_away_and_a_seed_is_used_again(
     await expect(facts).to_have_count(0)
     await line.click()
     box, dock = await boxes_of(page, ".pt-facts", ".pt-dock")
-    assert box["bottom"] <= dock["top"]
+    assert box["bottom"] + 10 <= dock["top"]
     await expect(facts).to_contain_text("Prompt12 tokens, 0 of them cached")
     await expect(facts).to_contain_text("Temperature0.8")
     seed = facts.get_by_role("button", name="use it again")
@@ -45,6 +49,64 @@ async def test_all_facts_are_a_click_away_and_a_seed_is_used_again(
     await expect(chip).to_be_hidden()
     assert (await stored(page, fake_server))["sampling"] == {}
     assert "sampling" not in [frame for frame in sent if frame["type"] == "send"][-1]
+
+
+async def test_facts_are_brought_wholly_into_sight_wherever_they_are_opened(
+    page: Page, phone: Page, fake_server: AppProcess
+) -> None:
+    messages = [
+        {
+            "id": f"m{i}", "parent_id": f"m{i - 1}" if i else None, "status": "done", "model": "a model",
+            "role": "assistant" if i % 2 else "user", "content": f"Text {i}. " * 60, "seed": 1, "sampling": {"temperature": 1},
+        }
+        for i in range(20)
+    ]  # fmt: skip
+    about = {"title": "Long", "pinned": False, "head_id": "m19", "sampling": {}}
+    file = {"format": "pageturn.conversation", "version": 1, "conversation": about, "messages": messages}  # fmt: skip
+    for window in (page, phone):
+        await open_page(window, fake_server)
+        again = "Pageturn.api('POST', 'conversations/import?again=true', file)"
+        await window.evaluate(
+            f"async (file) => Pageturn.chat.open((await {again}).conversation_ids[0])", file
+        )
+        lines = window.locator(".pt-meta")
+        await expect(lines).to_have_count(10)
+        for at in (9, 4):
+            await lines.nth(at).evaluate("(line) => line.scrollIntoView({ block: 'end' })")
+            await lines.nth(at).click()
+            facts = window.locator(".pt-facts")
+            await expect(facts).to_contain_text("a model")
+            box, dock, seen = await boxes_of(window, ".pt-facts", ".pt-dock", ".pt-scroll")
+            assert box["bottom"] + 10 <= dock["top"]
+            assert box["top"] >= seen["top"]
+            await lines.nth(at).click()
+            await expect(facts).to_have_count(0)
+
+
+async def test_of_an_answer_of_which_nothing_is_known_that_is_said(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await page.evaluate(drop({"rivers.json": json.dumps(open_webui())}))
+    await page.locator(".pt-meta").first.click()
+    await expect(page.locator(".pt-facts")).to_have_text(
+        "Nothing is known of how this answer was made."
+    )
+
+
+async def test_on_a_phone_the_buttons_of_an_answer_stand_in_one_line(
+    phone: Page, fake_server: AppProcess
+) -> None:
+    await open_page(phone, fake_server)
+    await phone.evaluate(drop({"rivers.json": json.dumps(open_webui())}))
+    foot = phone.locator(".pt-assistant .pt-foot").first
+    await expect(foot.locator(".pt-residency")).to_have_text(re.compile(r"prefill \d+ tokens"))
+    tops = await foot.locator("button:not(.pt-meta), .pt-residency").evaluate_all(
+        "(all) => all.map((each) => { const box = each.getBoundingClientRect(); return Math.round(box.top + box.height / 2); })"
+    )
+    assert len(tops) == 7
+    assert max(tops) - min(tops) <= 1
+    assert await phone.evaluate("document.documentElement.scrollWidth") == 390
 
 
 CHOICES = {

@@ -40,8 +40,12 @@
 
   P.receiptLine = (kv) => (kv ? `${P.plural(kv.blocks_released, "block")} freed in ${kv.release_ms.toFixed(kv.release_ms < 1 ? 2 : 1)} ms` : "");
 
-  // How an answer ended, in a word or two.
-  P.endLabel = ({ status, finish_reason }) => (status === "done" ? (finish_reason === "length" ? "length limit" : "complete") : { stopped: "stopped", interrupted: "interrupted", error: "failed" }[status] ?? "");
+  // Why a request ended, in a word or two.
+  const END_WORDS = { stop: "complete", length: "length limit", abort: "stopped", error: "failed" };
+  P.endWord = (reason) => END_WORDS[reason] ?? reason;
+
+  // The same of an answer that is kept.
+  P.endLabel = ({ status, finish_reason }) => (status === "done" ? P.endWord(finish_reason ?? "stop") : { stopped: "stopped", interrupted: "interrupted", error: "failed" }[status] ?? "");
 
   // How an answer ended, when that is worth a line: {text, retry}.
   P.endNote = function (message) {
@@ -84,6 +88,7 @@
 
   P.factsNode = function (message, useSeed) {
     const known = rows(message, useSeed).filter(([, value]) => value);
+    if (!known.length) return h("p", { class: "pt-facts" }, "Nothing is known of how this answer was made.");
     return h("dl", { class: "pt-facts" }, ...known.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
   };
 })(window.Pageturn);

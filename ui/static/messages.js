@@ -123,12 +123,12 @@
         parts.push(P.iconButton("edit", "Edit and resend", () => this.openEditor(), { "data-action": "edit" }));
         return parts;
       }
-      if (P.isCutShort(message)) parts.push(P.button("goon", "Continue", () => this.actions.goOn(this.message, {}), { "data-action": "continue", "aria-label": "Continue this answer", class: "pt-button pt-quiet" }));
+      if (P.isCutShort(message)) parts.push(P.button("goon", "Continue", () => this.actions.goOn(this.message, {}), { "data-action": "continue", "aria-label": "Continue this answer", title: "Continue", class: "pt-button pt-quiet pt-goon" }));
       parts.push(P.iconButton("again", "Regenerate", () => this.actions.regenerate(this.message, { n: 1 }), { "data-action": "regenerate" }));
       const three = P.button("three", "×3", () => this.actions.regenerate(this.message, { n: 3 }), { "data-action": "three", class: "pt-button pt-quiet pt-joined", "aria-label": "Regenerate ×3" });
       three.lastChild.prepend(h("span", { class: "pt-wide-only" }, "Regenerate "));
-      parts.push(three);
-      parts.push(P.menuButton("unfold", "More for this answer", () => this.menuItems(), { "data-action": "several" }));
+      const more = P.menuButton("unfold", "More for this answer", () => this.menuItems(), { "data-action": "several" });
+      parts.push(h("span", { class: "pt-pair" }, three, more));
       const facts = { "data-action": "facts", class: "pt-meta", title: "All facts of this answer", "aria-expanded": String(!this.facts.hidden) };
       parts.push(h("button", { type: "button", ...facts, onclick: () => this.toggleFacts() }, P.usageLine(message) || "Facts"));
       return parts;
@@ -144,7 +144,7 @@
       this.facts.hidden = !this.facts.hidden;
       this.drawFoot();
       this.drawFacts();
-      this.facts.scrollIntoView({ block: "nearest" });
+      this.facts.firstChild?.scrollIntoView({ block: "nearest" });
     }
 
     drawFacts() {

@@ -17,7 +17,9 @@
     const { found } = known.get(chip.dataset.residency) ?? {};
     if (!found) return;
     const missing = found.prompt_tokens - found.cached_tokens;
-    P.setText(chip, found.instant ? "instant" : `prefill ${P.plural(missing, "token")}`);
+    const [count, unit] = P.plural(missing, "token").split(" ");
+    const words = found.instant ? ["instant"] : [`prefill ${count}`, h("span", { class: "pt-wide-only" }, ` ${unit}`)];
+    chip.replaceChildren(...words);
     chip.classList.toggle("pt-instant", found.instant);
     const kept = `${P.number(found.cached_tokens)} of ${P.plural(found.prompt_tokens, "token")} are in the KV pool`;
     chip.title = found.instant ? `Going on here starts at once: ${kept}` : `Going on here computes ${P.plural(missing, "token")} first: ${kept}`;
