@@ -194,3 +194,17 @@ async def test_a_selection_in_a_card_is_continued(page: Page, fake_server: AppPr
     await expect(cards).to_have_count(0)
     answer = page.locator(".pt-assistant .pt-prose")
     await expect(answer).to_contain_text("answer1-2 answer1-3answer0-0")
+
+
+async def test_a_number_that_is_no_answers_is_told(page: Page, fake_server: AppProcess) -> None:
+    await ask_three(page, fake_server, "hello")
+    status, box = page.locator(".pt-status"), page.get_by_label("Message", exact=True)
+    await page.locator(".pt-scroll").focus()
+    await page.keyboard.press("7")
+    await expect(status).to_have_text("There is no answer 7 here. Press 1–3 to pick.")
+    await expect(page.locator(".pt-card")).to_have_count(3)
+    await page.evaluate("Pageturn.say('')")
+    await box.focus()
+    await page.keyboard.type("7 dwarfs")
+    await expect(box).to_have_value("7 dwarfs")
+    await expect(status).to_have_text("")

@@ -80,6 +80,20 @@ async def test_what_slides_under_a_resting_mouse_explains_nothing(
     await expect(note).to_be_hidden()
 
 
+async def test_a_move_of_the_page_under_a_resting_mouse_is_no_move_of_the_mouse(
+    page: Page, fake_server: AppProcess
+) -> None:
+    """Browsers tell of a pointer that moves, by nothing, when what is under it has moved."""
+    await ask_three(page, fake_server, "a quick long one")
+    line, note = page.locator(".pt-savings"), page.get_by_role("tooltip")
+    tell = """(line, by) => line.dispatchEvent(new PointerEvent("pointermove",
+      { pointerType: "mouse", movementX: by, movementY: 0, bubbles: true }))"""
+    await line.evaluate(tell, 0)
+    await expect(note).to_be_hidden()
+    await line.evaluate(tell, 1)
+    await expect(note).to_be_visible()
+
+
 async def test_esc_closes_what_explains_and_stops_the_answers(
     page: Page, fake_server: AppProcess
 ) -> None:

@@ -71,10 +71,11 @@
       return [...this.cards.values()].find((card) => card.message.candidate_index === index);
     }
 
-    // Whether there was one to pick.
-    pick(number) {
+    // Whether there was one to pick; where the key does nothing else, that there is none is told.
+    pick(number, types) {
       const card = this.inOrder().find((each) => P.answerKey(each.message) === number);
       if (card) this.actions.pick(card.message);
+      else if (!types) P.say(`There is no answer ${number} here. ${this.keysLine()}`.trim());
       return Boolean(card);
     }
 

@@ -262,7 +262,7 @@
     const typing = inField && !P.composer.isEmptyBox(event.target);
     const plain = !typing && !event.ctrlKey && !event.metaKey && !event.altKey && !event.isComposing;
     if (!plain) return;
-    const done = /^[1-9]$/.test(event.key) ? transcript.candidates?.pick(Number(event.key)) : onPlainKey(event.key) || (!inField && onLetter(event.key));
+    const done = /^[1-9]$/.test(event.key) ? transcript.candidates?.pick(Number(event.key), inField) : onPlainKey(event.key) || (!inField && onLetter(event.key));
     if (done) event.preventDefault();
   }
 
