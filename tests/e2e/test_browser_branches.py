@@ -118,7 +118,7 @@ async def test_however_deep_it_goes_each_level_is_indented_and_the_text_has_room
     places = {level: x for level, x, _ in looks}
     assert [places[level] for level in sorted(places)] == sorted(set(places.values()))
     assert len(places) == 25
-    assert min(width for _, _, width in looks) > 60
+    assert min(width for _, _, width in looks) > 45
 
 
 async def test_escape_closes_and_the_focus_goes_back(page: Page, fake_server: AppProcess) -> None:

@@ -57,7 +57,8 @@ async def test_facts_are_brought_wholly_into_sight_wherever_they_are_opened(
     messages = [
         {
             "id": f"m{i}", "parent_id": f"m{i - 1}" if i else None, "status": "done", "model": "a model",
-            "role": "assistant" if i % 2 else "user", "content": f"Text {i}. " * 60, "seed": 1, "sampling": {"temperature": 1},
+            "role": "assistant" if i % 2 else "user", "content": f"Text {i}. " * 60, "seed": 1,
+            "sampling": {"temperature": 1, "max_tokens": 9, "stop": ["END"], "top_p": 0.5},
         }
         for i in range(20)
     ]  # fmt: skip
@@ -76,6 +77,7 @@ async def test_facts_are_brought_wholly_into_sight_wherever_they_are_opened(
             await lines.nth(at).click()
             facts = window.locator(".pt-facts")
             await expect(facts).to_contain_text("a model")
+            await expect(facts).to_contain_text("Longest answer9Stop strings“END”Top p0.5")
             box, dock, seen = await boxes_of(window, ".pt-facts", ".pt-dock", ".pt-scroll")
             assert box["bottom"] + 10 <= dock["top"]
             assert box["top"] >= seen["top"]

@@ -44,6 +44,23 @@ async def test_what_is_here_already_is_opened_and_imported_only_on_wish(
     assert await page.evaluate(opened) is None
 
 
+async def test_what_was_here_is_told_in_words_that_can_be_read_on_a_phone(
+    phone: Page, fake_server: AppProcess
+) -> None:
+    await open_page(phone, fake_server)
+    file = drop({"rivers.json": json.dumps(open_webui())})
+    await phone.evaluate(file)
+    await expect(phone.locator(".pt-toast")).to_have_text("1 conversation imported.")
+    await phone.evaluate(file)
+    words = phone.locator(".pt-toast > span", has_text="was here already")
+    await expect(words).to_be_in_viewport(ratio=1)
+    for name in ("Open it", "Import anyway", "Dismiss"):
+        await expect(phone.get_by_role("button", name=name)).to_be_in_viewport(ratio=1)
+    box = await words.bounding_box()
+    assert box is not None
+    assert box["width"] > 200
+
+
 async def test_of_several_files_only_what_was_here_is_imported_again(
     page: Page, fake_server: AppProcess
 ) -> None:

@@ -90,6 +90,35 @@ async def test_an_answer_cut_by_the_length_limit_is_not_called_complete(
     await expect(page.locator(".pt-status")).to_have_text("The answer reached the length limit.")
 
 
+async def test_how_an_answer_ended_is_said_also_when_the_conversation_told_first_that_it_has(
+    page: Page, fake_server: AppProcess
+) -> None:
+    def join(end: WebSocketRoute) -> None:
+        """The last frame of a generation comes behind that of its conversation."""
+        server = end.connect_to_server()
+        held: list[str | bytes] = []
+        told = False
+
+        def pass_on(data: str | bytes) -> None:
+            nonlocal told
+            frame = json.loads(data) if isinstance(data, str) else {"type": "blocks"}
+            if frame["type"] == "finished":
+                held.append(data)
+            else:
+                end.send(data)
+            told |= frame["type"] == "conversation" and frame["generation_id"] is None
+            while told and held:
+                end.send(held.pop(0))
+
+        server.on_message(pass_on)
+        end.on_message(server.send)
+
+    await page.route_web_socket(re.compile("/ws/chat"), join)
+    await open_page(page, fake_server)
+    await send(page, "a short one")
+    await expect(page.locator(".pt-status")).to_have_text("The answer is complete.")
+
+
 async def test_a_message_written_while_the_model_loads_is_sent_by_itself(
     page: Page, fake_server: AppProcess
 ) -> None:

@@ -203,7 +203,9 @@
   function onFinished(frame) {
     const reasons = live.reasons(frame.generation_id);
     live.forget(frame.generation_id);
-    if (frame.generation_id !== state.generation) return;
+    // The conversation may have told before that nothing is written in it any more.
+    const isOver = state.generation === null && messages().some((message) => message.generation_id === frame.generation_id);
+    if (frame.generation_id !== state.generation && !isOver) return;
     state.generation = null;
     draw();
     sending.deliverWaiting();

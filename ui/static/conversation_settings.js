@@ -126,5 +126,8 @@
     return dialog;
   }
 
-  P.conversationSettings = { open };
+  // What a person calls a field of `sampling`.
+  const labelOf = (field) => (field === "stop" ? "Stop strings" : (NUMBERS.find(([name]) => name === field)?.[1] ?? field));
+
+  P.conversationSettings = { open, labelOf };
 })(window.Pageturn);

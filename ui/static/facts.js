@@ -63,6 +63,11 @@
   // Greedy answers do not depend on their seed.
   const isDrawn = ({ seed, sampling }) => seed !== null && sampling?.temperature !== 0;
 
+  function valueWords(value) {
+    if (Array.isArray(value)) return value.map((each) => (typeof each === "string" ? `“${each}”` : String(each))).join(", ");
+    return typeof value === "object" ? JSON.stringify(value) : String(value);
+  }
+
   // `useSeed(seed)` is called when a person wants the same draw again.
   function rows(message, useSeed) {
     const { usage, timings, kv, sampling, seed, status } = message;
@@ -81,7 +86,7 @@
       ["Memory", P.blocksLine(kv)],
       ["Stopped", status === "stopped" ? P.receiptLine(kv) : null],
       ["Temperature", sampling?.temperature === undefined ? null : String(sampling.temperature)],
-      ...others.map(([key, value]) => [key, typeof value === "object" ? JSON.stringify(value) : String(value)]),
+      ...others.map(([key, value]) => [P.conversationSettings.labelOf(key), valueWords(value)]),
       ["Seed", isDrawn(message) ? again() : null],
     ];
   }
