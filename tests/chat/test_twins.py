@@ -134,13 +134,13 @@ async def test_our_own_export_finds_its_originals_and_its_imports(
     ids = [await said(chat, engine, "How do boats float?") for _ in range(2)]
     document = await all_exported(chat)
     here = (AlreadyHere(0, ids[1]), AlreadyHere(1, ids[0]))
-    assert await chat.conversations.import_document(document) == Imported((), here, ())
+    assert await chat.conversations.import_document(document) == Imported((), here, (), 0)
     for conversation_id in ids:
         await chat.conversations.purge(conversation_id)
     brought = await chat.conversations.import_document(document)
     here = tuple(AlreadyHere(i, id_) for i, id_ in enumerate(brought.conversation_ids))
     assert (len(here), brought.already_here) == (2, ())
-    assert await chat.conversations.import_document(document) == Imported((), here, ())
+    assert await chat.conversations.import_document(document) == Imported((), here, (), 0)
 
 
 async def test_an_original_that_lacks_something_of_the_file_is_no_twin(
