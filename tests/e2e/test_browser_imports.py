@@ -7,7 +7,7 @@ from playwright.async_api import Browser, Page, expect
 
 from tests.chat.exports import chatgpt, open_webui
 from tests.e2e.app_process import AppProcess
-from tests.e2e.browsing import open_page
+from tests.e2e.browsing import open_page, placed
 from tests.e2e.test_browser_conversations import drop, many
 
 pytestmark = pytest.mark.browser
@@ -54,11 +54,14 @@ async def test_what_was_here_is_told_in_words_that_can_be_read_on_a_phone(
     await phone.evaluate(file)
     words = phone.locator(".pt-toast > span", has_text="was here already")
     await expect(words).to_be_in_viewport(ratio=1)
-    for name in ("Open it", "Import anyway", "Dismiss"):
+    names = ("Open it", "Import anyway", "Dismiss")
+    for name in names:
         await expect(phone.get_by_role("button", name=name)).to_be_in_viewport(ratio=1)
     box = await words.bounding_box()
     assert box is not None
     assert box["width"] > 200
+    buttons = [await placed(phone.get_by_role("button", name=name)) for name in names]
+    assert len(set(buttons)) == 1
 
 
 async def test_of_several_files_only_what_was_here_is_imported_again(

@@ -41,7 +41,7 @@
   function show(text, ms, undo, ...buttons) {
     if (shown?.node.querySelector("button")) covered.push(shown);
     if (shown) takeDown();
-    const node = h("div", { class: "pt-toast" }, h("span", { role: "status" }, text), ...buttons);
+    const node = h("div", { class: "pt-toast" }, h("span", { role: "status" }, text), h("div", {}, ...buttons));
     putUp({ node, text, until: performance.now() + ms, timer: 0, undo });
   }
 
