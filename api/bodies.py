@@ -11,6 +11,7 @@ from api.json_values import parse_json
 from api.large_json import PARSED_AT_ONCE, parse_large_json
 from engine.errors import RequestError
 
+MAX_FIELDS = 1000
 Body = TypeVar("Body", bound=BaseModel)
 
 
@@ -27,6 +28,9 @@ async def read_body(request: Request, model: type[Body]) -> Body:
     raw = await read_json(request)
     if not isinstance(raw, dict):
         raise RequestError("the body must be a JSON object", param=None, code="invalid_json")
+    if len(raw) > MAX_FIELDS:
+        message = f"the body has {len(raw)} fields; {MAX_FIELDS} are the most"
+        raise RequestError(message, param=None)
     try:
         return model.model_validate(raw)
     except ValidationError as error:

@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 MAX_PROMPTS = 256
 MAX_INPUTS = 2048
+MAX_MESSAGES = 2**16
 
 IGNORED_FIELDS = frozenset(
     {
@@ -142,7 +143,7 @@ class GenerationBody(Body, StreamFlag):
 class ChatBody(GenerationBody):
     """POST /v1/chat/completions."""
 
-    messages: list[dict[str, Any]]
+    messages: list[dict[str, Any]] = Field(max_length=MAX_MESSAGES, fail_fast=True)
     logprobs: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -174,7 +175,9 @@ class TokenizeBody(Body):
     """POST /tokenize: a plain prompt, or messages through the chat template."""
 
     prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
+    messages: list[dict[str, Any]] | None = Field(
+        default=None, max_length=MAX_MESSAGES, fail_fast=True
+    )
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -184,7 +187,7 @@ class TokenizeBody(Body):
 class DetokenizeBody(Body):
     """POST /detokenize."""
 
-    tokens: list[int] = Field(max_length=2**20)
+    tokens: list[int] = Field(max_length=2**20, fail_fast=True)
 
 
 def read_prompts(

@@ -4,6 +4,7 @@ When they do not fit, a conversation whose `when_full` is "drop_oldest" leaves o
 for an answer; only the prompt gets shorter. With "stop" the engine refuses the turn.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from chat.ports import Engine
@@ -81,14 +82,7 @@ class Prompts:
         return token_ids if len(token_ids) <= limit else None
 
     def _check_length(self, turn: Turn, path: tuple[PathMessage, ...]) -> None:
-        """Refuse at once what is too long in whatever tokens: to make those would take seconds. Raises RequestError."""
-        num_characters, most = _num_characters(turn, path), self._engine.most_characters
-        if num_characters > most:
-            message = (
-                f"the prompt has {num_characters} characters; in the {self._engine.info.max_model_len} tokens of the context "
-                f"there is room for {most} at the very most"
-            )
-            raise RequestError(message, param="prompt", code="context_length_exceeded")
+        check_num_characters(self._engine, _num_characters(turn, path), "prompt")
 
     async def _render(self, turn: Turn, path: tuple[PathMessage, ...]) -> list[int]:
         messages = prompt_messages(turn.effective_system_prompt, path, turn.content)
@@ -100,6 +94,21 @@ class Prompts:
         return length - min(wanted, length // LARGEST_ROOM)
 
 
-def _num_characters(turn: Turn, path: tuple[PathMessage, ...]) -> int:
-    messages = prompt_messages(turn.effective_system_prompt, path, turn.content)
+def check_num_characters(engine: Engine, num_characters: int, param: str) -> None:
+    """Refuse at once what is too long in whatever tokens: to make those would take seconds. Raises RequestError."""
+    most = engine.most_characters
+    if num_characters > most:
+        message = (
+            f"the prompt has {num_characters} characters; in the {engine.info.max_model_len} tokens of the context "
+            f"there is room for {most} at the very most"
+        )
+        raise RequestError(message, param=param, code="context_length_exceeded")
+
+
+def count_characters(messages: Iterable[Mapping[str, str]]) -> int:
+    """Of all contents."""
     return sum(len(message["content"]) for message in messages)
+
+
+def _num_characters(turn: Turn, path: tuple[PathMessage, ...]) -> int:
+    return count_characters(prompt_messages(turn.effective_system_prompt, path, turn.content))

@@ -2,6 +2,7 @@
 
 from chat.events import Residency
 from chat.ports import Engine
+from chat.prompts import check_num_characters, count_characters
 from chat.turns import prompt_messages
 from engine.chat_template import TemplateOptions
 from storage.conversations import ConversationStore
@@ -11,9 +12,14 @@ _INSTANT_BLOCKS = 2
 
 
 async def find_residency(engine: Engine, store: ConversationStore, message_id: str) -> Residency:
-    """The path to what `select` of the message would show, as a next turn's prompt begins. Raises MissingRowError."""
+    """The path to what `select` of the message would show, as a next turn's prompt begins.
+
+    Raises MissingRowError, and RequestError for one that is far too long to be a prompt.
+    """
     system_prompt, path = await store.branch(message_id)
-    prompt = await engine.render_chat(prompt_messages(system_prompt, path, None), _AS_HISTORY)
+    messages = prompt_messages(system_prompt, path, None)
+    check_num_characters(engine, count_characters(messages), "message_id")
+    prompt = await engine.render_chat(messages, _AS_HISTORY)
     cached = await engine.count_resident(prompt)
     instant = len(prompt) - cached < _INSTANT_BLOCKS * engine.stats.blocks.block_size
     return Residency(message_id, path[-1].id, len(prompt), cached, instant)

@@ -167,6 +167,33 @@ async def test_no_part_of_a_large_prompt_of_ids_holds_the_loop(
     assert max(durations) < LONGEST_MS
 
 
+@pytest.mark.usefixtures("_no_collections")
+@pytest.mark.parametrize(
+    ("path", "content", "param"),
+    [
+        ("/detokenize", f'{{"tokens": [{"7," * (2**20 - 1)}7]}}', None),
+        ("/detokenize", f'{{"tokens": [{"1.5," * 1_000_000}7]}}', "tokens[0]"),
+        ("/tokenize", f'{{"messages": [{"1," * 1_000_000}1]}}', "messages[0]"),
+        ("/v1/chat/completions", f'{{"messages": [{"1," * 1_000_000}1]}}', "messages[0]"),
+        ("/v1/chat/completions", f'{{"messages": [{"{}," * 1_000_000}{{}}]}}', "messages"),
+        (
+            "/v1/completions",
+            f'{{"prompt": "a", {", ".join(f""" "{i}": 1""" for i in range(300_000))}}}',
+            None,
+        ),
+    ],
+    ids=["ids", "fractions", "no messages", "no turns", "empty turns", "fields"],
+)
+async def test_no_part_of_a_large_list_or_object_holds_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, content: str, param: str | None
+) -> None:
+    async with serving(Letters(), tmp_path) as (running, _):
+        durations = watch_callbacks(monkeypatch)
+        answer = await in_a_thread(lambda http: http.post(path, content=content), running.url)
+    assert answer.json().get("error", {"param": None})["param"] == param
+    assert max(durations) < LONGEST_MS
+
+
 def long_conversation(num_messages: int) -> dict[str, Any]:
     """A file with one path."""
     ids = [f"m{i}" for i in range(num_messages)]

@@ -6,9 +6,10 @@ import pytest
 
 from chat.errors import NotFoundError
 from chat.service import ChatService
+from engine.errors import RequestError
 from storage.storage import Storage
 from tests.chat.fakes import FakeClock
-from tests.chat.reading import read_to_end
+from tests.chat.reading import exported, read_to_end
 from tests.fake_engine import FakeEngine
 
 
@@ -51,6 +52,23 @@ async def test_a_message_stands_for_the_leaf_that_would_be_shown(
     found = await chat.residency(started.user_message_id)
     assert found.leaf_id == again.candidates[0].message_id
     assert found.prompt_tokens == (await chat.residency(found.leaf_id)).prompt_tokens
+
+
+async def test_a_branch_that_no_context_holds_is_not_tokenised(
+    served: tuple[ChatService, FakeEngine],
+) -> None:
+    chat, engine = served
+    started = await chat.send("one")
+    await read_to_end(chat, started.generation_id)
+    file = await exported(chat, started.conversation_id)
+    file["messages"][1]["content"] = "x" * (engine.most_characters + 1)
+    (imported,) = (await chat.conversations.import_document(file)).conversation_ids
+    question = (await chat.conversations.tree(imported)).messages[0]
+    num_rendered = len(engine.rendered)
+    with pytest.raises(RequestError, match=r"there is room for \d+ at the very most") as refused:
+        await chat.residency(question.id)
+    assert (refused.value.param, refused.value.code) == ("message_id", "context_length_exceeded")
+    assert len(engine.rendered) == num_rendered
 
 
 async def test_a_message_that_is_not_there_is_not_found(
