@@ -278,6 +278,8 @@ class KVCacheManager:
         assert len(set(table)) == len(table), f"sequence {seq.seq_id} holds a block twice"
         num_filled = self._num_blocks(computed)
         assert len(table) >= num_filled, f"sequence {seq.seq_id}: computed tokens without a block"
+        if not table:
+            return  # as all that wait: their keys are not worth a digest
         key = self._root_key(seq)
         for index, block_id in enumerate(table):
             block = self.pool.blocks[block_id]

@@ -6,10 +6,12 @@ up in another.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
 from engine.layers.attention import Attention
+from engine.layers.linear import Linear
 from engine.layers.rms_norm import RMSNorm
 from engine.layers.rotary_embedding import build_cos_sin
 from engine.loader.weights import ModelWeights
@@ -19,28 +21,42 @@ from kernels.kv_pool import LayerCache
 from kernels.ops import KernelBackend
 
 
+@dataclass(frozen=True)
+class Source:
+    """What a part of the model is made from: its configuration, the kernels, and the weights whose names begin with `prefix`."""
+
+    config: ModelConfig
+    weights: ModelWeights
+    ops: KernelBackend
+    prefix: str = "model"
+
+    def below(self, name: str) -> "Source":
+        """What a part of this part is made from."""
+        return replace(self, prefix=f"{self.prefix}.{name}")
+
+    def linear(self, *names: str, bias: bool) -> Linear:
+        """One product whose outputs are those of all `names`, in order."""
+        return self.weights.linear(*(f"{self.prefix}.{name}" for name in names), bias=bias)
+
+    def norm(self, name: str) -> RMSNorm:
+        """The norm of this name."""
+        weight = self.weights.vector(f"{self.prefix}.{name}")
+        return RMSNorm(weight, self.config.rms_norm_eps, self.ops)
+
+
 class LlamaAttention:
     """Grouped-query attention with rotary positions, within a window if there is one."""
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        weights: ModelWeights,
-        prefix: str,
-        window: int | None,
-        ops: KernelBackend,
-    ) -> None:
+    def __init__(self, source: Source, window: int | None) -> None:
+        config = source.config
         self.num_heads = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
         self.head_dim = config.head_dim
-        self.qkv_proj = weights.linear(
-            f"{prefix}.q_proj", f"{prefix}.k_proj", f"{prefix}.v_proj", bias=config.qkv_bias
-        )
-        self.o_proj = weights.linear(f"{prefix}.o_proj", bias=config.output_bias)
+        self.qkv_proj = source.linear("q_proj", "k_proj", "v_proj", bias=config.qkv_bias)
+        self.o_proj = source.linear("o_proj", bias=config.output_bias)
         self.q_norm = self.k_norm = None
         if config.qk_norm:
-            self.q_norm = RMSNorm(weights.vector(f"{prefix}.q_norm"), config.rms_norm_eps, ops)
-            self.k_norm = RMSNorm(weights.vector(f"{prefix}.k_norm"), config.rms_norm_eps, ops)
-        self.attention = Attention(AttentionRules(config.head_dim**-0.5, window), ops)
+            self.q_norm, self.k_norm = source.norm("q_norm"), source.norm("k_norm")
+        self.attention = Attention(AttentionRules(config.head_dim**-0.5, window), source.ops)
 
     def __call__(
         self, x: torch.Tensor, positions: torch.Tensor, cos_sin: torch.Tensor
@@ -60,14 +76,10 @@ class LlamaAttention:
 class LlamaMLP:
     """down(silu(gate(x)) * up(x))"""
 
-    def __init__(
-        self, config: ModelConfig, weights: ModelWeights, prefix: str, ops: KernelBackend
-    ) -> None:
-        self.ops = ops
-        self.gate_up_proj = weights.linear(
-            f"{prefix}.gate_proj", f"{prefix}.up_proj", bias=config.mlp_bias
-        )
-        self.down_proj = weights.linear(f"{prefix}.down_proj", bias=config.mlp_bias)
+    def __init__(self, source: Source) -> None:
+        self.ops = source.ops
+        self.gate_up_proj = source.linear("gate_proj", "up_proj", bias=source.config.mlp_bias)
+        self.down_proj = source.linear("down_proj", bias=source.config.mlp_bias)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return self.down_proj(self.ops.silu_and_mul(self.gate_up_proj(x)))
@@ -76,22 +88,11 @@ class LlamaMLP:
 class LlamaDecoderLayer:
     """Normalise, attend, normalise, transform; each block's output joins the residual at the next norm."""
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        weights: ModelWeights,
-        prefix: str,
-        window: int | None,
-        ops: KernelBackend,
-    ) -> None:
-        self.input_layernorm = RMSNorm(
-            weights.vector(f"{prefix}.input_layernorm"), config.rms_norm_eps, ops
-        )
-        self.post_attention_layernorm = RMSNorm(
-            weights.vector(f"{prefix}.post_attention_layernorm"), config.rms_norm_eps, ops
-        )
-        self.self_attn = LlamaAttention(config, weights, f"{prefix}.self_attn", window, ops)
-        self.mlp = LlamaMLP(config, weights, f"{prefix}.mlp", ops)
+    def __init__(self, source: Source, window: int | None) -> None:
+        self.input_layernorm = source.norm("input_layernorm")
+        self.post_attention_layernorm = source.norm("post_attention_layernorm")
+        self.self_attn = LlamaAttention(source.below("self_attn"), window)
+        self.mlp = LlamaMLP(source.below("mlp"))
 
     def __call__(
         self,
@@ -120,12 +121,12 @@ class LlamaForCausalLM:
     ) -> None:
         self.config, self.dtype = config, weights.dtype
         self.embed_tokens, self.lm_head = weights.embedding_and_head(config.tie_word_embeddings)
+        source = Source(config, weights, ops)
         self.layers: list[LlamaDecoderLayer] = []
         for index, window in enumerate(config.windows(max_model_len)):
             progress(index / config.num_layers)
-            prefix = f"model.layers.{index}"
-            self.layers.append(LlamaDecoderLayer(config, weights, prefix, window, ops))
-        self.norm = RMSNorm(weights.vector("model.norm"), config.rms_norm_eps, ops)
+            self.layers.append(LlamaDecoderLayer(source.below(f"layers.{index}"), window))
+        self.norm = source.norm("norm")
         cos_sin = build_cos_sin(config.rope, config.head_dim, max_model_len, weights.rope_factors())
         self.cos_sin = cos_sin.to(weights.device)
 

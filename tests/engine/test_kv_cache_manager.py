@@ -37,6 +37,16 @@ def test_allocation_is_all_or_nothing(kv: KVCacheManager) -> None:
     assert seq.block_table == [8, 9]
 
 
+def test_who_waits_costs_a_check_no_digest(
+    kv: KVCacheManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> bytes:
+        raise AssertionError("a digest was made")
+
+    monkeypatch.setattr("engine.kv_cache_manager.root_key", refuse)
+    kv.check_integrity([make_sequence([1, 2, 3])])
+
+
 def test_freed_table_returns_in_reverse_so_that_its_tail_is_evicted_first(
     kv: KVCacheManager,
 ) -> None:
