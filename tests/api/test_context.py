@@ -70,7 +70,7 @@ async def test_an_engine_that_hangs_does_not_hold_up_the_end(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("api.context.ABORT_TIMEOUT_S", 0.1)
-    monkeypatch.setattr("app.ABORT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("application.ABORT_TIMEOUT_S", 0.1)
     running = await start(Hanging(token_interval=60), shutdown_timeout=0)
     async with running.ready_socket() as client:
         await client.send("send", content="hello")
