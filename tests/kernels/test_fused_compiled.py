@@ -24,6 +24,21 @@ def test_whatever_the_step_imports_counts_as_its_source() -> None:
     assert imported <= set(compiled.sources())
 
 
+def test_what_another_checkout_has_compiled_is_not_this_ones(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    assert not compiled.is_compiled()
+    folder = compiled.cache_folder()
+    index = f"run-1.py{sys.version_info.major}{sys.version_info.minor}.nbi"
+    (folder / "elsewhere").mkdir(parents=True)
+    (folder / "elsewhere" / index).touch()
+    assert not compiled.is_compiled()
+    (own,) = (path for path in folder.iterdir() if path.name != "elsewhere")
+    (own / index).touch()
+    assert compiled.is_compiled()
+
+
 @pytest.mark.parametrize("changed", ["fused/step.py", "memory.py"])
 def test_a_changed_source_has_a_folder_of_its_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changed: str

@@ -8,8 +8,10 @@ and of the processor: what is found there was made from exactly these. It lies u
 import hashlib
 import logging
 import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from kernels.cpu.fused.machine_code import load_kernels
 
 _logger = logging.getLogger(__name__)
 _loaded: dict[str, llvmlite.binding.ExecutionEngine] = {}
+_INDEX = f"*.py{sys.version_info.major}{sys.version_info.minor}*.nbi"
 _SIGNATURE = types.void(types.int64[::1], types.int64)
 
 
@@ -55,8 +58,16 @@ def kernels(instruction_set: str) -> llvmlite.binding.ExecutionEngine:
 
 
 def is_compiled() -> bool:
-    """Whether this machine has compiled the step of these sources before."""
-    return any(cache_folder().rglob("*.nbi"))
+    """Whether this machine has compiled the step of these very files before.
+
+    numba keeps what it made of a file in a folder that is named after the file's own.
+    """
+    folder = cache_folder()
+    if not os.access(folder, os.W_OK):
+        return False
+    with _caching_in(folder):
+        kept = numba.njit(cache=True)(step.run).stats.cache_path
+    return any(Path(kept).glob(_INDEX))
 
 
 def cache_folder() -> Path:
@@ -82,12 +93,19 @@ def _digest() -> str:
 
 
 def _compile(folder: Path | None) -> Callable[..., None]:
+    options = {"nogil": True, "error_model": "numpy"}
+    if folder is None:
+        return numba.njit(_SIGNATURE, **options)(step.run)
+    with _caching_in(folder):
+        return numba.njit(_SIGNATURE, cache=True, **options)(step.run)
+
+
+@contextmanager
+def _caching_in(folder: Path) -> Iterator[None]:
     previous = numba_config.CACHE_DIR
-    if folder is not None:
-        numba_config.CACHE_DIR = str(folder)
+    numba_config.CACHE_DIR = str(folder)
     try:
-        can_cache = folder is not None
-        return numba.njit(_SIGNATURE, nogil=True, error_model="numpy", cache=can_cache)(step.run)
+        yield
     finally:
         numba_config.CACHE_DIR = previous
 
