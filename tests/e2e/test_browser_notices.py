@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Locator, Page, expect
+from playwright.async_api import Browser, Locator, Page, Route, expect
 
 from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import open_page
@@ -55,6 +55,24 @@ async def test_an_undo_stays_for_half_a_minute_and_longer_while_it_is_pointed_at
     await page.mouse.move(700, 400)
     await page.clock.fast_forward(4_000)
     await expect(notice(page)).to_have_count(0)
+
+
+async def test_undoing_opens_again_what_every_window_had_left(
+    page: Page, fake_server: AppProcess
+) -> None:
+    """The socket may tell that a conversation is gone before the answer to its deletion comes."""
+
+    async def after_all_have_left(route: Route) -> None:
+        if route.request.method == "DELETE":
+            await page.evaluate("Pageturn.chat.open(null)")
+        await route.continue_()
+
+    await page.route("**/api/conversations/*", after_all_have_left)
+    await open_page(page, fake_server)
+    await ask(page, "soon back")
+    await delete_open(page)
+    await page.get_by_role("button", name="Undo").click()
+    await expect(page.locator(".pt-user .pt-prose")).to_have_text("soon back")
 
 
 async def test_a_newer_notice_takes_no_undo_away(page: Page, fake_server: AppProcess) -> None:

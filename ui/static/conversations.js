@@ -46,14 +46,15 @@
   }
 
   async function remove(item) {
+    // Before the server says to all windows that it is gone.
+    const wasOpen = P.chat.openId() === item.id;
     try {
       await P.api("DELETE", `conversations/${item.id}`);
     } catch (error) {
       P.failureToast(`Not deleted: ${error.message}`);
       return;
     }
-    const wasOpen = P.chat.openId() === item.id;
-    if (wasOpen) P.chat.open(null);
+    if (P.chat.openId() === item.id) P.chat.open(null);
     P.toast(`“${item.title}” deleted`, "Undo", async () => {
       await P.api("POST", `conversations/${item.id}/restore`).catch((error) => P.failureToast(`Not restored: ${error.message}`));
       if (wasOpen) P.chat.open(item.id);
