@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from chat.ports import Engine
+from chat.prompts import check_num_characters
 from chat.texts import without_nul
 from engine.detokenizer import TokenText
 from engine.errors import RequestError
@@ -49,12 +50,16 @@ class AnswerTokens:
 
 
 async def find_tokens(engine: Engine, content: str, drawn: Sequence[int] | None) -> AnswerTokens:
-    """The tokens of an answer that has ended; `drawn` are the stored ids. Raises EngineNotReadyError, EngineDeadError."""
+    """The tokens of an answer that has ended; `drawn` are the stored ids.
+
+    Raises EngineNotReadyError, EngineDeadError, and RequestError for a text that is far too long for the context.
+    """
     content = without_nul(content)
     if drawn is not None:
         texts = await _texts(engine, drawn)
         if _spell(content, texts):
             return _match(content, drawn, texts)
+    check_num_characters(engine, len(content), "message_id")
     ids = await engine.encode_answer(content)
     texts = await _texts(engine, ids)
     if texts and not content.startswith(" "):

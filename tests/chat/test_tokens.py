@@ -122,6 +122,14 @@ async def test_a_text_that_the_vocabulary_cannot_spell_ends_where_it_cannot() ->
     assert (tokens.ids, tokens.first(None)) == ((0, 1), AnswerText("ab", (0, 1)))
 
 
+async def test_a_text_beyond_every_context_is_refused_before_it_is_encoded() -> None:
+    engine = Words("a")
+    with pytest.raises(RequestError, match="characters") as refused:
+        await find_tokens(engine, "a" * (engine.most_characters + 1), None)
+    assert refused.value.param == "message_id"
+    assert engine.num_encoded == 0
+
+
 async def test_an_empty_answer_has_the_one_cut() -> None:
     for drawn in (None, ()):
         tokens = await find_tokens(Words("a"), "", drawn)

@@ -162,6 +162,25 @@ async def test_the_menu_renames_pins_copies_and_saves(page: Page, fake_server: A
     await expect(row).to_have_count(0)
 
 
+RENAME_ALL = """(titles) => Promise.all([...document.querySelectorAll(".pt-conversation")].map(
+    (row, index) => Pageturn.api("PATCH", `conversations/${row.dataset.id}`, { title: titles[index] })))"""
+
+
+async def test_a_menu_at_a_row_outlasts_what_happens_in_the_list(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await ask(page, "the one with the menu")
+    await page.locator(".pt-new").click()
+    await ask(page, "another one")
+    row = page.locator(".pt-conversation", has_text="the one with the menu")
+    await open_menu(page, row)
+    await page.evaluate(RENAME_ALL, ["renamed elsewhere", "this one, too"])
+    await expect(page.locator(".pt-title")).to_have_text(["renamed elsewhere", "this one, too"])
+    await page.get_by_role("menuitem", name="Rename").click()
+    await expect(page.get_by_label("Title", exact=True)).to_have_value("this one, too")
+
+
 async def test_on_a_phone_every_row_has_its_menu(phone: Page, fake_server: AppProcess) -> None:
     await open_page(phone, fake_server)
     await ask(phone, "first on the phone")

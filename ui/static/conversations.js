@@ -10,6 +10,8 @@
   let isLoading = false;
   let list, footer, field;
   let renaming = null;
+  // By conversation its row: {node, menu, item, shows}.
+  const rows = new Map();
 
   function groupOf(item) {
     if (item.pinned) return "Pinned";
@@ -126,19 +128,35 @@
     return [title, P.search.marked(snippet, { class: "pt-snippet" }), ...(elsewhere ? [elsewhere] : [])];
   }
 
+  // A row stays as long as its conversation is listed, with the menu that may be open at it; what changes is what it shows.
   function row(item) {
+    if (!rows.has(item.id)) rows.set(item.id, newRow(item.id));
+    const known = rows.get(item.id);
+    known.item = item;
     const open = P.chat.openId() === item.id;
-    const node = h("li", { class: `pt-conversation${open ? " pt-open" : ""}`, "data-id": item.id });
+    const shows = JSON.stringify([item, open, renaming === item.id, P.unread.has(item.id)]);
+    if (shows !== known.shows) fill(known, open);
+    known.shows = shows;
+    return known.node;
+  }
+
+  function newRow(id) {
+    const known = { node: h("li", { class: "pt-conversation", "data-id": id }) };
+    known.menu = P.menuButton("more", "More", () => entries(known.item), { class: "pt-icon-button pt-more" });
+    return known;
+  }
+
+  function fill({ node, item, menu }, open) {
+    node.classList.toggle("pt-open", open);
     if (renaming === item.id) {
-      node.append(renameField(item));
-      return node;
+      node.replaceChildren(renameField(item));
+      return;
     }
-    const button = { type: "button", class: "pt-conversation-open", title: item.title, "aria-current": open ? "page" : null };
-    node.append(
-      h("button", { ...button, onclick: () => choose(item.id, item.message_id) }, stateDot(item), h("span", { class: "pt-row-text" }, ...rowText(item))),
-      P.menuButton("more", `More for “${item.title}”`, () => entries(item), { class: "pt-icon-button pt-more" }),
-    );
-    return node;
+    const props = { type: "button", class: "pt-conversation-open", title: item.title, "aria-current": open ? "page" : null };
+    const button = h("button", { ...props, onclick: () => choose(item.id, item.message_id) }, stateDot(item), h("span", { class: "pt-row-text" }, ...rowText(item)));
+    for (const name of ["title", "aria-label"]) menu.setAttribute(name, `More for “${item.title}”`);
+    if (menu.parentNode === node) node.firstChild.replaceWith(button);
+    else node.replaceChildren(button, menu);
   }
 
   function moreRow() {
@@ -168,8 +186,16 @@
     if (page.next) nodes.push(moreRow());
     const focused = document.activeElement?.closest?.(".pt-conversation");
     const [id, button] = [focused?.dataset.id, document.activeElement?.className];
-    list.replaceChildren(...nodes);
+    place(nodes);
     if (focused) [...list.querySelectorAll(`[data-id="${id}"] button`)].find((other) => other.className === button)?.focus();
+  }
+
+  // What is listed already and stays is not moved.
+  function place(nodes) {
+    const wanted = new Set(nodes);
+    for (const node of [...list.children]) if (!wanted.has(node)) node.remove();
+    nodes.forEach((node, index) => node === list.children[index] || list.insertBefore(node, list.children[index] ?? null));
+    for (const [id, { node }] of rows) if (!wanted.has(node)) rows.delete(id);
   }
 
   async function loadMore() {
