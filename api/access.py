@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.errors import shorten
 from engine.outputs import CandidateFinished
 
 logger = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class Access:
     def line(self) -> str:
         """The request as one line of JSON."""
         ms = round((time.monotonic() - self.started) * 1e3, 1)
-        known = {"request_id": self.request_id, "method": self.method, "path": self.path}
+        known = {"request_id": self.request_id, "method": self.method, "path": shorten(self.path)}
         return json.dumps(known | {"status": self.status} | self.tokens | {"ms": ms})
 
 

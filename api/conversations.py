@@ -33,7 +33,7 @@ async def list_conversations(
     limit: WholeNumber = PAGE_SIZE,
 ) -> dict[str, Any]:
     """A page of the list; with a `query` of those that have its words, and where."""
-    if query.strip():
+    if query.replace("\0", " ").strip():
         return to_wire(await store.find(query, after, limit))
     return to_wire(await store.list(after, limit))
 

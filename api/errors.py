@@ -21,9 +21,13 @@ from chat.errors import (
     UnknownGenerationError,
 )
 from engine.errors import EngineError, EngineNotReadyError, OverloadedError, RequestError
+from storage.errors import StorageError
 
 RETRY_AFTER_S = 2
 LONGEST_TEXT = 500
+NOT_STORED = (
+    "the server cannot read or write its database (is the disk full?); its log has the details"
+)
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -106,6 +110,8 @@ def as_api_error(error: Exception) -> ApiError:
         case ChatError():
             status = _CHAT_STATUS.get(type(error), 500)
             return ApiError(status, error.message, param=error.param, code=error.code)
+        case StorageError():
+            return ApiError(500, NOT_STORED, code="storage_failed")
         case HTTPException():
             return ApiError(error.status_code, error.detail, headers=error.headers)
     return ApiError(500, "internal error; the server's log has the details", code="internal_error")

@@ -11,10 +11,11 @@ from typing import Annotated, Any, Literal
 import pydantic_core
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from api.errors import shorten, validation_refusal
+from api.errors import NOT_STORED, shorten, validation_refusal
 from chat import events
 from chat.errors import ChatError
 from engine.errors import EngineError, EngineNotReadyError, OverloadedError, RequestError
+from storage.errors import StorageError
 
 PROTOCOL_VERSION = 1
 
@@ -168,6 +169,8 @@ def error_fields(error: Exception) -> dict[str, Any]:
             code, message, param = "overloaded", str(error), None
         case EngineError():
             code, message, param = "engine_dead", str(error), None
+        case StorageError():
+            code, message, param = "storage_failed", NOT_STORED, None
         case _:
             code, message, param = (
                 "internal_error",

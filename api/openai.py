@@ -1,5 +1,6 @@
 """/v1/models, /v1/chat/completions, /v1/completions, /v1/embeddings, /tokenize, /detokenize: as OpenAI and vLLM serve them."""
 
+import asyncio
 import time
 from dataclasses import replace
 from typing import Any
@@ -117,7 +118,16 @@ async def detokenize(context: Context, request: Request) -> JsonAnswer:
     """Text of token ids, special tokens shown."""
     body = await read_for_model(context, request, DetokenizeBody)
     body.check_fields()
+    await asyncio.to_thread(_check_ids, body.tokens, context.engine.info.vocab_size)
     return JsonAnswer({"prompt": await context.engine.decode(body.tokens)})
+
+
+def _check_ids(token_ids: list[int], vocab_size: int) -> None:
+    """Raises RequestError naming the first that is no token."""
+    for place, token_id in enumerate(token_ids):
+        if not 0 <= token_id < vocab_size:
+            message = f"{token_id} is no token; ids are 0 to {vocab_size - 1}"
+            raise RequestError(f"tokens[{place}]: {message}", param=f"tokens[{place}]")
 
 
 async def _read_prompt(context: ApiContext, raw: str | list[int], param: str, echo: bool) -> Prompt:

@@ -31,9 +31,9 @@ class Outbox:
         await self._queue.put(frame_text(kind, fields, request_id))
 
     async def put_error(self, error: Exception, request_id: RequestId = None, **extra: str) -> None:
-        """Queue an `error` frame; what nobody foresaw is logged."""
+        """Queue an `error` frame; what nobody foresaw and a database that fails are logged."""
         fields = error_fields(error)
-        if fields["code"] == "internal_error":
+        if fields["code"] in ("internal_error", "storage_failed"):
             logger.error("a socket's request failed", exc_info=error)
         await self.put_frame("error", fields | extra, request_id)
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match, Route
@@ -61,5 +62,18 @@ def _methods_here(scope: Scope) -> list[str]:
     ]
 
 
-_paths = [f"/{part}{rest}" for part in OWN_PARTS for rest in ("", "/{path:path}")]
+class _Anything(Convertor[str]):
+    """The rest of a path, line breaks included, which `path` leaves out."""
+
+    regex = "(?s:.*)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("anything", _Anything())
+_paths = [f"/{part}{rest}" for part in OWN_PARTS for rest in ("", "/{path:anything}")]
 router = APIRouter(routes=[Route(path, UnknownRoute()) for path in _paths])

@@ -105,12 +105,14 @@ class Conversations:
         return ConversationList(tuple(map(self._item, page.records)), page.next)
 
     async def find(self, query: str, after: str | None = None, limit: int = PAGE_SIZE) -> FoundList:
-        """Those whose title or one of whose messages has all words of `query`, in pages as `list` gives them."""
+        """Those whose title or one of whose messages has all words of `query`, in pages as `list` gives them; none without words."""
         if len(query) > MAX_QUERY_LENGTH:
             message = f"query has {len(query)} characters; at most {MAX_QUERY_LENGTH} are allowed"
             raise RequestError(message, param="query")
         check_pairs(query, "query")
         words = words_of(query)
+        if not words:
+            return FoundList((), None)
         with _places(limit):
             page = await self._store.find(words, after, limit)
         snippets = await asyncio.to_thread(lambda: [snippet(hit.text, words) for hit in page.hits])

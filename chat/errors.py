@@ -36,4 +36,4 @@ class UnknownGenerationError(ChatError):
 class ShuttingDownError(ChatError):
     """The server is going down and takes no more turns."""
 
-    code = "engine_dead"
+    code = "shutting_down"

@@ -18,7 +18,10 @@ async def find_residency(engine: Engine, store: ConversationStore, message_id: s
     """
     system_prompt, path = await store.branch(message_id)
     messages = prompt_messages(system_prompt, path, None)
-    check_num_characters(engine, count_characters(messages), "message_id")
+    # A message takes a token at least, whatever it says.
+    least_per_message = engine.most_characters // engine.info.max_model_len
+    num_characters = count_characters(messages) + least_per_message * len(messages)
+    check_num_characters(engine, num_characters, "message_id")
     prompt = await engine.render_chat(messages, _AS_HISTORY)
     cached = await engine.count_resident(prompt)
     instant = len(prompt) - cached < _INSTANT_BLOCKS * engine.stats.blocks.block_size

@@ -3,6 +3,7 @@
 Null is the same as absent. Numbers are finite and never booleans; counts are whole numbers.
 """
 
+import json
 import math
 import reprlib
 from collections.abc import Iterable, Mapping
@@ -80,8 +81,15 @@ class WireFields:
     def error(self, path: str, allowed: str, value: object) -> RequestError:
         """What to raise: the field, the value, what is allowed."""
         param = self.prefix + path
-        message = f"{param}: {reprlib.repr(value)} is not allowed; {allowed}"
+        message = f"{param}: {_shown(value)} is not allowed; {allowed}"
         return RequestError(message, param=param)
+
+
+def _shown(value: object) -> str:
+    """A JSON value, cut short."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return reprlib.repr(value)
 
 
 def is_one_of(value: object, allowed: tuple[object, ...]) -> bool:

@@ -1,6 +1,7 @@
 """`Storage`: the whole room behind one object."""
 
 import asyncio
+from pathlib import Path
 
 from filelock import FileLock, Timeout
 
@@ -46,6 +47,9 @@ class Storage:
         try:
             self._lock.acquire(blocking=False)
         except Timeout:
+            if not Path(self._lock.lock_file).exists():
+                message = f"cannot open the database {self.database.file}: no lock file can be made beside it"
+                raise UnusableDatabaseError(message) from None
             raise UnusableDatabaseError(
                 f"another app uses the database {self.database.file}; end it first, or choose another --data-dir"
             ) from None

@@ -27,6 +27,16 @@ async def lines(running: Running, caplog: pytest.LogCaptureFixture) -> list[dict
     return [json.loads(r.getMessage()) for r in caplog.records if r.name == "api.access"]
 
 
+async def test_a_long_path_is_cut_in_the_log(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running.http() as http:
+        await http.get("/v1/" + "a" * 20_000)
+    (line,) = await lines(running, caplog)
+    assert line["path"].startswith("/v1/aaa")
+    assert len(line["path"]) < 600
+
+
 async def test_a_completion_leaves_one_line_without_its_text(
     running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -30,6 +30,9 @@ async def test_list_query_and_tree(running: Running) -> None:
         assert [item["id"] for item in items] == [second, first]
         found = (await http.get("/api/conversations?query=bread")).json()["items"]
         assert [item["id"] for item in found] == [first]
+        for nothing in ("%00", "%20%00%20", "%20"):
+            found = (await http.get(f"/api/conversations?query={nothing}")).json()["items"]
+            assert found == items
         tree = (await http.get(f"/api/conversations/{first}")).json()
     assert tree["conversation"]["id"] == first
     assert [m["role"] for m in tree["messages"]] == ["user", "assistant"]

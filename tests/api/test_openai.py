@@ -238,6 +238,13 @@ async def test_tokenize_and_detokenize_mirror_each_other(running: Running) -> No
         assert response.json() == {"prompt": "héllo"}
 
 
+@pytest.mark.parametrize("token_id", [-1, FakeEngine().info.vocab_size, 10**30])
+async def test_what_is_no_token_is_named(running: Running, token_id: int) -> None:
+    async with running.http() as http:
+        response = await http.post("/detokenize", json={"tokens": [5, token_id]})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "tokens[1]")
+
+
 async def test_loading_is_503_with_retry_after(start: Start) -> None:
     engine = FakeEngine()
     engine.status = EngineStatus("loading", "reading weights", 0.4)

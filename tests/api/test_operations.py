@@ -78,6 +78,13 @@ async def test_an_unknown_route_is_an_error_object(tmp_path: Path) -> None:
                 assert response.json()["error"]["message"].startswith(f"{method} {path}:")
 
 
+async def test_a_line_break_in_an_unknown_path_changes_nothing(running: Running) -> None:
+    async with running.http() as http:
+        for path in ("/v1/a%0ab", "/api/%0a", "/health/%0a%00"):
+            response = await http.get(path)
+            assert response.json()["error"]["code"] == "unknown_route", path
+
+
 async def test_a_browser_at_an_unknown_address_is_led_home(tmp_path: Path) -> None:
     app = create_app(Settings(data_dir=tmp_path), engine=FakeEngine())
     transport = httpx.ASGITransport(app)

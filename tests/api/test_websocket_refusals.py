@@ -11,6 +11,7 @@ from api.websocket import MAX_FRAME_BYTES
 from engine.errors import EngineDeadError, ModelLoadError
 from engine.sampling_params import SamplingParams
 from engine.stats import ModelInfo
+from storage.errors import StorageError
 from tests.api.conftest import Running, Start
 from tests.api.talk import ANSWER
 from tests.fake_engine import FakeEngine
@@ -170,6 +171,26 @@ async def test_a_dead_engine_is_told(start: Start) -> None:
     async with running.http() as http:
         response = await http.post("/v1/completions", json={"prompt": "a"})
     assert (response.status_code, response.json()["error"]["code"]) == (503, "engine_dead")
+
+
+async def test_a_database_that_fails_is_told_without_its_words_and_logged(
+    running: Running, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise StorageError("the database /secret/pageturn.db failed: disk I/O error")
+
+    monkeypatch.setattr(running.context.chat, "select", fail)
+    monkeypatch.setattr(running.context.chat.conversations, "tree", fail)
+    async with running.ready_socket() as client:
+        with caplog.at_level(logging.ERROR):
+            await client.send("select", message_id="x")
+            error = await client.expect("error")
+    assert (error["code"], "secret" in error["message"]) == ("storage_failed", False)
+    assert "disk I/O error" in caplog.text
+    async with running.http() as http:
+        answer = await http.get("/api/conversations/x")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "storage_failed")
+    assert "disk full" in answer.json()["error"]["message"]
 
 
 async def test_what_nobody_foresaw_is_vague_to_the_client_and_logged(

@@ -71,6 +71,26 @@ async def test_a_branch_that_no_context_holds_is_not_tokenised(
     assert len(engine.rendered) == num_rendered
 
 
+async def test_a_branch_of_more_messages_than_tokens_is_not_tokenised(
+    served: tuple[ChatService, FakeEngine],
+) -> None:
+    chat, engine = served
+    started = await chat.send("one")
+    await read_to_end(chat, started.generation_id)
+    file = await exported(chat, started.conversation_id)
+    first = file["messages"][0]
+    count = engine.info.max_model_len + 1
+    file["messages"] = [
+        first | {"id": str(i), "parent_id": str(i - 1) if i else None, "content": "a"}
+        for i in range(count)
+    ]
+    file["conversation"]["head_id"] = str(count - 1)
+    (imported,) = (await chat.conversations.import_document(file)).conversation_ids
+    question = (await chat.conversations.tree(imported)).messages[0]
+    with pytest.raises(RequestError, match="at the very most"):
+        await chat.residency(question.id)
+
+
 async def test_a_message_that_is_not_there_is_not_found(
     served: tuple[ChatService, FakeEngine],
 ) -> None:

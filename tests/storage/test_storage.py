@@ -3,10 +3,25 @@
 from pathlib import Path
 
 import pytest
+from filelock import Timeout
 
 from storage.database import sqlite_url
 from storage.errors import StorageError
 from storage.storage import Storage
+
+
+async def test_where_no_lock_can_be_made_nobody_else_is_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under /proc, where filelock tells the same as of a lock that another process has."""
+    storage = Storage(sqlite_url(tmp_path / "pageturn.db"))
+
+    def time_out(**_: object) -> None:
+        raise Timeout("no lock")
+
+    monkeypatch.setattr(storage._lock, "acquire", time_out)
+    with pytest.raises(StorageError, match="cannot open the database"):
+        await storage.open()
 
 
 async def test_a_database_file_has_one_owner_until_it_is_closed(tmp_path: Path) -> None:
