@@ -168,6 +168,8 @@ async def test_a_question_whose_only_answer_was_deleted_is_answered_again(
     await unanswered.get_by_role("button", name="Answer", exact=True).click()
     await expect(page.locator(".pt-assistant")).to_have_attribute("data-status", "done")
     await expect(unanswered).to_have_count(0)
+    answer = await page.locator(".pt-assistant").get_attribute("data-id")
+    await expect(rows.nth(1)).to_have_attribute("data-id", str(answer))
     await rows.nth(1).focus()
     await page.keyboard.press("Delete")
     await unanswered.get_by_role("button", name="Three answers").click()

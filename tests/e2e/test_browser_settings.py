@@ -83,6 +83,7 @@ async def test_settings_leave_what_was_asked_of_the_composer(
     await dialog.get_by_label("Top k").fill("7")
     await dialog.get_by_role("button", name="Save", exact=True).click()
     await expect(several).to_be_visible()
+    await expect(dialog).to_be_hidden()
     await send(page, "hello")
     await expect(page.locator(".pt-card[data-status=done]")).to_have_count(3)
     (frame,) = [frame for frame in sent if frame["type"] == "send"]
@@ -111,6 +112,7 @@ async def test_a_conversation_keeps_its_own_settings_over_those_of_the_browser(
     await dialog.get_by_label("Answers").fill("2")
     await dialog.get_by_role("button", name="Save", exact=True).click()
     await expect(page.get_by_role("button", name="Send for 2 answers")).to_be_visible()
+    await expect(dialog).to_be_hidden()
     await send(page, "two")
     await expect(page.locator(".pt-card[data-status=done]")).to_have_count(2)
     first, second = [frame for frame in sent if frame["type"] == "send"]
