@@ -65,11 +65,12 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One candidate has ended, and its final state is stored. `error` is for people."""
+    """One candidate has ended, and its final state is stored. `status` is its message's; `error` is for people."""
 
     generation_id: str
     seq: int
     index: int
+    status: str
     finish_reason: str
     usage: Mapping[str, Any] | None
     timings: Mapping[str, Any] | None

@@ -113,11 +113,11 @@ class GenerationRun:
         kv: Json | None = None,
         error: str | None = None,
     ) -> None:
-        answer = self._generation.answer(index)
+        answer, status = self._generation.answer(index), self._status(index, reason)
         end = AnswerEnd(
             content=answer.content,
             token_ids=answer.token_ids,
-            status=self._status(index, reason),
+            status=status,
             finish_reason=reason.value,
             usage=usage,
             timings=timings,
@@ -125,11 +125,19 @@ class GenerationRun:
             error=error,
         )
         if not await self._store_end(self._generation.message_ids[index], end):
-            reason, error = FinishReason.ERROR, error or NOT_STORED
+            status, reason, error = "error", FinishReason.ERROR, error or NOT_STORED
         generation = self._generation
         generation.publish_candidate(
             Candidate(
-                generation.id, generation.next_seq, index, reason.value, usage, timings, kv, error
+                generation.id,
+                generation.next_seq,
+                index,
+                status,
+                reason.value,
+                usage,
+                timings,
+                kv,
+                error,
             )
         )
 

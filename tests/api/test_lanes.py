@@ -9,7 +9,7 @@ from api.rendering import Rendering
 from chat.events import Candidate, Delta, Finished, GenerationEvent, Progress, Snapshot
 
 G = "g1"
-END = Candidate(G, 3, 0, "stop", None, None, None)
+END = Candidate(G, 3, 0, "done", "stop", None, None, None)
 
 
 class Upper:

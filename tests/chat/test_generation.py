@@ -21,7 +21,7 @@ def subscribe(generation: Generation, from_seq: int | None = 0) -> Subscription:
 
 def end(generation: Generation, index: int) -> None:
     generation.publish_candidate(
-        Candidate("g", generation.next_seq, index, "stop", None, None, None)
+        Candidate("g", generation.next_seq, index, "done", "stop", None, None, None)
     )
 
 

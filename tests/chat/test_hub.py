@@ -180,8 +180,8 @@ async def test_an_answer_that_cannot_be_stored_says_so(
     events = await read_to_end(chat, started.generation_id)
     assert isinstance(events[-1], Finished)
     assert reasons(events) == {0: "error"}
-    assert [e.error for e in events if isinstance(e, Candidate)] == [
-        "the answer could not be stored"
+    assert [(e.status, e.error) for e in events if isinstance(e, Candidate)] == [
+        ("error", "the answer could not be stored")
     ]
 
 
@@ -210,7 +210,10 @@ async def test_shutdown_lets_streams_end_then_aborts_the_rest(
     engine.streams[0].end()
     engine.streams[1].text("half")
     before = asyncio.all_tasks()
-    await chat.shutdown(0.2)
+    with chat.attach(slow.generation_id, 0) as subscription:
+        await chat.shutdown(0.2)
+        told = [event async for event in subscription]
+    assert [e.status for e in told if isinstance(e, Candidate)] == ["interrupted"]
     assert await statuses(chat, quick.conversation_id) == [("done", "whole")]
     assert await statuses(chat, slow.conversation_id) == [("interrupted", "half")]
     reply = await storage.conversations.message(slow.candidates[0].message_id)

@@ -38,6 +38,8 @@ async def test_the_first_reason_for_an_abort_counts(storage: Storage) -> None:
     await run.run()
     stored = await storage.conversations.message(generation.message_ids[0])
     assert (stored.status, stored.finish_reason) == ("stopped", "abort")
+    told = generation.candidates[0]
+    assert (told.status, told.finish_reason) == ("stopped", "abort")
 
 
 async def test_a_drawn_nul_is_shown_and_stored_as_a_replacement(storage: Storage) -> None:

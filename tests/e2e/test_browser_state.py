@@ -137,10 +137,9 @@ async def test_a_message_written_while_the_model_loads_is_sent_by_itself(
     await expect(page.locator(".pt-pending")).not_to_contain_text("Will be sent")
 
 
-async def test_while_the_prompt_is_read_the_page_shows_how_far(
-    page: Page, fake_server: AppProcess
-) -> None:
-    ends = await open_loading(page, fake_server)
+async def open_answering(page: Page, server: AppProcess) -> WebSocketRoute:
+    """The page while an answer is written: the server's end of its socket."""
+    ends = await open_loading(page, server)
     end = await ends.get()
     asked: asyncio.Queue[dict] = asyncio.Queue()
     end.on_message(lambda text: asked.put_nowait(json.loads(text)))
@@ -153,6 +152,13 @@ async def test_while_the_prompt_is_read_the_page_shows_how_far(
     echo = {"request_id": frame["request_id"], "dropped_messages": 0, "candidates": candidates}
     say(end, {"type": "started", **started, **echo})
     say(end, {"type": "conversation", **view_of("hello")})
+    return end
+
+
+async def test_while_the_prompt_is_read_the_page_shows_how_far(
+    page: Page, fake_server: AppProcess
+) -> None:
+    end = await open_answering(page, fake_server)
     progress = page.locator(".pt-assistant .pt-progress")
     for computed in (512, 1024):
         counts = {"computed_tokens": computed, "prompt_tokens": 2000}
@@ -163,6 +169,25 @@ async def test_while_the_prompt_is_read_the_page_shows_how_far(
     say(end, {"type": "render", "generation_id": "g", "seq": 1, **part})
     await expect(progress).to_have_count(0)
     await expect(page.locator(".pt-assistant .pt-prose")).to_have_text("Well")
+
+
+async def test_an_answer_that_the_servers_end_cuts_is_not_called_stopped(
+    page: Page, fake_server: AppProcess
+) -> None:
+    end = await open_answering(page, fake_server)
+    part = {"index": 0, "html": "<p>Well</p>", "tail": "", "text": "Well", "final": True}
+    say(end, {"type": "render", "generation_id": "g", "seq": 0, **part})
+    ending = {"index": 0, "status": "interrupted", "finish_reason": "abort"}
+    kv = {"blocks_private": 0, "blocks_shared": 0, "blocks_released": 4, "release_ms": 0.1}
+    facts = {"usage": None, "timings": None, "kv": kv}
+    say(end, {"type": "candidate", "generation_id": "g", "seq": 1, **ending, **facts})
+    say(end, {"type": "finished", "generation_id": "g", "seq": 2})
+    answer = page.locator(".pt-assistant")
+    await expect(answer).to_have_attribute("data-status", "interrupted")
+    await expect(answer).to_contain_text("Interrupted: the server stopped")
+    await expect(answer).not_to_contain_text("freed")
+    said = "The server is stopping: what was being written is interrupted."
+    await expect(page.locator(".pt-status")).to_have_text(said)
 
 
 def view_of(text: str) -> dict:

@@ -189,10 +189,10 @@
 
   function onCandidate(frame) {
     live.candidate(frame);
-    if (frame.finish_reason === "abort") P.say(live.receipt(frame.generation_id) || "Stopped");
-    const status = { abort: "stopped", error: "error" }[frame.finish_reason] || "done";
+    if (frame.status === "stopped") P.say(live.receipt(frame.generation_id) || "Stopped");
+    if (frame.status === "interrupted") P.say("The server is stopping: what was being written is interrupted.");
     const { html, text: content } = live.part(live.get(frame.generation_id), frame.index);
-    const { finish_reason, usage, timings, kv, error } = frame;
+    const { status, finish_reason, usage, timings, kv, error } = frame;
     for (const message of messages()) {
       const same = message.generation_id === frame.generation_id && message.candidate_index === frame.index;
       if (same) Object.assign(message, { status, finish_reason, usage, timings, kv, error, html, content });
