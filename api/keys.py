@@ -2,7 +2,7 @@
 
 A client shows a key as `Authorization: Bearer KEY`, as `?api_key=KEY`, or as the cookie that opening `/?api_key=KEY`
 sets (this is how the page, its socket and its files get in). Whatever the cookie opens must come from a page of this
-server. `/health` and `/ping` stay open. Every key opens everything; comparing takes the same time whichever is shown.
+server. A key, right or wrong, does not stay in the page's address. `/health` and `/ping` stay open. Every key opens everything; comparing takes the same time whichever is shown.
 """
 
 import hashlib
@@ -17,15 +17,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.errors import ApiError, error_response
 from api.guards import refuse, same_origin, wrong_origin
+from api.key_page import key_page
 
 OPEN_PATHS = frozenset({"/health", "/ping"})
 COOKIE = "pageturn_key"
-
-_ASK_FOR_KEY = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Pageturn</title>
-<meta name="viewport" content="width=device-width"><body style="font:16px system-ui;margin:15vh auto;max-width:22rem">
-<h1>Pageturn</h1><form><label>API key<br><input type="password" name="api_key" autofocus
-style="font:inherit;width:100%;padding:.5rem;margin:.5rem 0"></label><button style="font:inherit;padding:.5rem 1rem">
-Open</button></form></body></html>"""
+WRONG_KEY = "wrong_key"
 
 
 class KeyCheck:
@@ -39,10 +35,11 @@ class KeyCheck:
         if scope["type"] == "lifespan" or scope["path"] in OPEN_PATHS:
             await self.app(scope, receive, send)
             return
-        query_key = self._query_key(scope)
-        if query_key is not None and scope["type"] == "http" and scope["path"] == "/":
-            await self._let_in(query_key)(scope, receive, send)
-        elif query_key is not None or self._is_header_right(scope):
+        shown = _query(scope).get("api_key", [])
+        key = self._right_one(shown)
+        if shown and _is_page(scope):
+            await self._lead_on(scope, key)(scope, receive, send)
+        elif key is not None or self._is_header_right(scope):
             await self.app(scope, receive, send)
         elif not self._is_cookie_right(scope):
             await refuse(scope, receive, send, _no_key(scope))
@@ -59,16 +56,26 @@ class KeyCheck:
         cookie = _read_cookie(Headers(scope=scope).get("cookie", ""))
         return _is_among(cookie.encode(), (c.encode() for c in self._cookies.values()))
 
-    def _query_key(self, scope: Scope) -> bytes | None:
-        """The key that the query string shows, if it is one."""
-        values = parse_qs(scope["query_string"].decode("latin-1")).get("api_key", [])
-        given = (value.encode() for value in values)
+    def _right_one(self, shown: list[str]) -> bytes | None:
+        """The key among what a query string shows, if there is one."""
+        given = (value.encode() for value in shown)
         return next((key for key in given if _is_among(key, self._cookies)), None)
 
-    def _let_in(self, key: bytes) -> Response:
+    def _lead_on(self, scope: Scope, key: bytes | None) -> Response:
+        """To the page's address without the key that was shown in it; None: a wrong one."""
+        if key is None:
+            return RedirectResponse("/" if self._is_cookie_right(scope) else f"/?{WRONG_KEY}", 303)
         response = RedirectResponse("/", 303)
         response.set_cookie(COOKIE, self._cookies[key], httponly=True, samesite="strict")
         return response
+
+
+def _is_page(scope: Scope) -> bool:
+    return scope["type"] == "http" and scope["path"] == "/"
+
+
+def _query(scope: Scope) -> dict[str, list[str]]:
+    return parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
 
 
 def _cookie_of(key: str) -> str:
@@ -76,8 +83,8 @@ def _cookie_of(key: str) -> str:
 
 
 def _no_key(scope: Scope) -> Response:
-    if scope["type"] == "http" and scope["path"] == "/":
-        return HTMLResponse(_ASK_FOR_KEY, 401)
+    if _is_page(scope):
+        return HTMLResponse(key_page(is_wrong=WRONG_KEY in _query(scope)), 401)
     return error_response(ApiError(401, "the API key is missing or wrong", code="invalid_api_key"))
 
 

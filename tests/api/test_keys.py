@@ -71,7 +71,24 @@ async def test_the_page_asks_for_the_key(start: Start) -> None:
         response = await http.get("/")
         assert response.status_code == 401
         assert 'name="api_key"' in response.text
-        assert (await http.get("/?api_key=wrong")).status_code == 401
+        assert 'role="alert"' not in response.text
+
+
+async def test_a_wrong_key_leaves_the_address_and_is_told(start: Start) -> None:
+    running = await start(api_key=KEY)
+    async with running.http() as http:
+        for wrong in ("/?api_key=wrong", "/?api_key=", "/?api_key=%00"):
+            response = await http.get(wrong)
+            assert response.status_code == 303
+            assert COOKIE not in http.cookies
+            told = await http.get(response.headers["location"])
+            assert (told.status_code, told.url.path) == (401, "/")
+            assert "api_key" not in str(told.url)
+            assert 'role="alert"' in told.text
+        assert (await http.get("/v1/models?api_key=wrong")).status_code == 401
+        await http.get(f"/?api_key={KEY}")
+        known = await http.get("/?api_key=wrong")
+        assert (known.status_code, known.headers["location"]) == (303, "/")
 
 
 async def test_the_cookie_opens_nothing_to_another_origin(start: Start) -> None:
