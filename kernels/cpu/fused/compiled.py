@@ -33,13 +33,13 @@ _SIGNATURE = types.void(types.int64[::1], types.int64)
 
 @cache
 def compiled_step(instruction_set: str) -> Callable[..., None]:
-    """`step.run` with the kernels of a set, compiled; takes some 20 seconds on a machine's first start and is logged.
+    """`step.run` with the kernels of a set, compiled; takes about half a minute on a machine's first start and is logged.
 
     Raises RuntimeError where the process has loaded another set: kernels are known by name.
     """
     started = time.perf_counter()
     if not is_compiled():
-        _logger.info("compiling the CPU kernels for this machine, once (about 20 seconds)")
+        _logger.info("compiling the CPU kernels for this machine, once (about half a minute)")
     kernels(instruction_set)  # must be known by name before code that calls them is linked
     function = _compile(_usable_folder())
     _logger.info("CPU kernels ready in %.1f s (%s)", time.perf_counter() - started, cache_folder())
