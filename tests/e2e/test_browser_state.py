@@ -49,6 +49,27 @@ async def test_a_stage_without_a_fraction_moves_and_counts_seconds(
     await expect(banner).to_be_hidden()
 
 
+async def test_the_dashboard_tells_too_that_the_model_loads(
+    page: Page, fake_server: AppProcess
+) -> None:
+    ends = await open_loading(page, fake_server)
+    end = await ends.get()
+    say(end, LOADING)
+    await page.get_by_role("tab", name="Dashboard").click()
+    dashboard = page.get_by_label("Dashboard", exact=True).last
+    engine = dashboard.locator(".pt-engine")
+    await expect(engine).to_have_text("The model is loading: compiling.")
+    caption = dashboard.locator(".pt-hover")
+    await expect(caption).to_have_text("The map is drawn when the model is ready.")
+    await expect(dashboard.get_by_role("button", name="Zoom in")).to_be_hidden()
+    say(end, READY)
+    end.send(bytes(64))
+    await expect(dashboard.get_by_role("button", name="Zoom in")).to_be_visible()
+    await expect(caption).to_have_text(re.compile("^Point at a block"))
+    await end.close()
+    await expect(engine).to_have_text("The connection to the server was lost. Reconnecting…")
+
+
 async def test_what_kept_a_message_back_is_said_until_it_is_over(
     page: Page, fake_server: AppProcess
 ) -> None:
@@ -186,7 +207,7 @@ async def test_an_answer_that_the_servers_end_cuts_is_not_called_stopped(
     await expect(answer).to_have_attribute("data-status", "interrupted")
     await expect(answer).to_contain_text("Interrupted: the server stopped")
     await expect(answer).not_to_contain_text("freed")
-    said = "The server is stopping: what was being written is interrupted."
+    said = "Interrupted: the server was stopped."
     await expect(page.locator(".pt-status")).to_have_text(said)
 
 

@@ -30,12 +30,18 @@
     drawProgress(fraction);
   }
 
+  // Why the page is not ready, or "".
+  function wordsFor(state) {
+    if (state.phase === "lost") return "The connection to the server was lost. Reconnecting…";
+    return state.phase === "loading" ? `The model is loading${state.stage ? `: ${state.stage}` : ""}.` : "";
+  }
+
   function showState(state) {
-    if (state.phase !== "loading") stage = null;
+    const isLoading = state.phase === "loading";
+    if (!isLoading) stage = null;
     else if (state.stage !== stage) [stage, since] = [state.stage, performance.now()];
-    if (state.phase === "lost") show("The connection to the server was lost. Reconnecting…");
-    else if (state.phase === "loading") show(`The model is loading${stage ? `: ${stage}` : ""}. You can read your conversations meanwhile.`, state.fraction);
-    else show("");
+    if (isLoading) show(`${wordsFor(state)} You can read your conversations meanwhile.`, state.fraction);
+    else show(wordsFor(state));
   }
 
   function mount(element) {
@@ -43,5 +49,5 @@
     [words, elapsed, bar] = ["[role=status]", ".pt-elapsed", "progress"].map((name) => banner.querySelector(name));
   }
 
-  P.banner = { mount, show, showState };
+  P.banner = { mount, show, showState, wordsFor };
 })(window.Pageturn);

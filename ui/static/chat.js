@@ -190,7 +190,7 @@
   function onCandidate(frame) {
     live.candidate(frame);
     if (frame.status === "stopped") P.say(live.receipt(frame.generation_id) || "Stopped");
-    if (frame.status === "interrupted") P.say("The server is stopping: what was being written is interrupted.");
+    if (frame.status === "interrupted") P.say("Interrupted: the server was stopped.");
     const { html, text: content } = live.part(live.get(frame.generation_id), frame.index);
     const { status, finish_reason, usage, timings, kv, error } = frame;
     for (const message of messages()) {

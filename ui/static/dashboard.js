@@ -6,8 +6,9 @@
   const TOPICS = ["stats", "requests", "blocks"];
   const LOOK_UP_MS = 120;
   const RESTING = "Point at a block to see whose it is; a click opens the conversation.";
+  const NO_MAP = "The map is drawn when the model is ready.";
   const owners = new P.Owners();
-  let root, map, tiles, memory, table, timeline, history, counts, engine, machine, caption, view;
+  let root, map, tiles, memory, table, timeline, history, counts, engine, machine, caption, zoom, view;
   let listening = false;
   let onScreen = false;
   let lookUp = 0;
@@ -30,11 +31,27 @@
     map.draw();
   }
 
+  function onBlocks(cells) {
+    if (!map || !listening) return;
+    const isFirst = zoom.hidden;
+    map.set(cells);
+    zoom.hidden = false;
+    if (isFirst) onHover(null);
+  }
+
+  // Numbers that have stopped arriving do not look alive; the next ones take the place of the words.
+  function onState(state) {
+    if (!root) return;
+    root.classList.toggle("pt-old", ["lost", "loading"].includes(state.phase));
+    const words = P.banner.wordsFor(state);
+    if (words) P.setText(engine, words);
+  }
+
   // At once what is known here, a moment later what the server says of the block.
   function onHover(index, cell) {
     clearTimeout(lookUp);
     if (index === null) {
-      P.setText(caption, RESTING);
+      P.setText(caption, map.cells.length ? RESTING : NO_MAP);
       return;
     }
     const owner = owners.find(cell & 0x3fff);
@@ -92,9 +109,12 @@
     timeline = new P.Timeline(P.h("div", { class: "pt-timeline" }));
     table = new P.RequestsTable(part("[aria-label=Requests]"), timeline, owners);
     history = new P.HistoryPanel(part(".pt-history"));
-    zoomButtons(part(".pt-zoom"));
+    zoom = part(".pt-zoom");
+    zoom.hidden = true;
+    zoomButtons(zoom);
     map = new P.BlockMap(part(".pt-map"), owners, { onHover, onPick, onView });
     onHover(null);
+    onState(socket.state);
     new IntersectionObserver(([entry]) => {
       onScreen = entry.isIntersecting;
       listen();
@@ -107,9 +127,8 @@
 
   socket.on("stats", onStats);
   socket.on("requests", onRequests);
-  socket.on("blocks", (cells) => map && listening && map.set(cells));
-  // Numbers that have stopped arriving do not look alive.
-  socket.on("state", ({ phase }) => root?.classList.toggle("pt-old", phase === "lost"));
+  socket.on("blocks", onBlocks);
+  socket.on("state", onState);
   document.addEventListener("visibilitychange", () => root && listen());
 
   P.dashboard = { mount, openConversation, map: () => map };
