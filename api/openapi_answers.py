@@ -33,11 +33,11 @@ class Error(Document):
 
 
 class Health(Document):
-    """How far the server is; `error` says why it is dead."""
+    """How far the server is; `fraction` is of the stage, null where it cannot tell; `error` says why it is dead."""
 
     status: Literal["loading", "ready", "dead", "draining"]
     stage: str
-    fraction: float
+    fraction: float | None
     error: str = ""
 
 

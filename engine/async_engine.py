@@ -126,7 +126,7 @@ class AsyncEngine:
     def status(self) -> EngineStatus:
         """Loading with its stage, ready, or dead with the error."""
         if self._error is not None:
-            return EngineStatus("dead", "dead", 0.0, str(self._error))
+            return EngineStatus("dead", "dead", error=str(self._error))
         return self._worker.status
 
     # --- what can be seen ------------------------------------------------------------------------

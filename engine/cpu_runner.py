@@ -53,7 +53,7 @@ from kernels.cpu.fused.features import (
 )
 from kernels.cpu.fused.model import FusedModel, FusedShape, StepInput, unsupported_reason
 
-Progress = Callable[[str, float], None]
+Progress = Callable[[str, float | None], None]
 
 MEASURED_ROWS = (1, 2, 3, 4, 5, 6, 8, MAX_ROWS)
 MEASURED_POSITION, MEASURING_SECONDS = 128, 0.3
@@ -114,12 +114,12 @@ class CpuRunner:
 
     @classmethod
     def load(cls, config: EngineConfig, progress: Progress) -> "CpuRunner":
-        """Load what `config` names; `progress` is told the stage and its share.
+        """Load what `config` names; `progress` is told the stage and its share, if it knows one.
 
         Raises ConfigError and ModelLoadError, the latter also when `fused_runner_reason` has one.
         """
         started = time.monotonic()
-        progress("opening the model", 0.0)
+        progress("opening the model", None)
         opened = open_configured(config)
         reason = fused_runner_reason(config, opened.config, cpu_features())
         if reason is not None:
@@ -136,14 +136,14 @@ class CpuRunner:
         )
         shape = replace(fused_shape(opened.config), int8_kv=config.kv_cache_dtype == "int8")
         size = kv_cache.choose_size(config, shape.kv_token_bytes, max_model_len, gpu_budget=None)
-        progress(_compile_stage(), 0.0)
+        progress(_compile_stage(), None)
         model = _fused_model(config, shape, loaded, size, num_threads)
         limits = make_scheduler_config(
             config, opened, size, max_model_len, RANGES["num_speculative_tokens"][1]
         )
         info = _info(config, opened, loaded, size, limits, num_threads)
         runner = cls(model, FusedSampler(Sampler(config.seed), model), limits, info)
-        progress("warming up", 0.0)
+        progress("warming up", None)
         runner.warm_up()
         if limits.num_speculative_tokens:
             runner.scheduler_config = replace(limits, step_costs=runner.measure_step_costs())

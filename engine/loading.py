@@ -6,13 +6,13 @@ from engine.worker import LoadedModel, Progress
 
 
 def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
-    """`progress` is told the stage and its share. Raises ConfigError, ModelLoadError."""
-    progress("loading libraries", 0.0)
+    """`progress` is told the stage and its share, if it knows one. Raises ConfigError, ModelLoadError."""
+    progress("loading libraries", None)
     from engine.loader.tokenizer import load_tokenizer
     from engine.runners import load_runner
     from engine.tokenizer import Tokenizer
 
-    progress("reading the tokenizer", 0.0)
+    progress("reading the tokenizer", None)
     tokenizer = Tokenizer(load_tokenizer(config.model_path))
     least = least_tokens(tokenizer)
     check_options(config, least)

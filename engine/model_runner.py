@@ -40,7 +40,7 @@ from engine.transfer import to_device
 from kernels.kv_pool import KVPool
 from kernels.ops import KernelBackend, select_backend
 
-Progress = Callable[[str, float], None]
+Progress = Callable[[str, float | None], None]
 
 CPU_WARM_UP_TOKENS = 64
 SUMMED_ROWS = 512
@@ -67,9 +67,9 @@ class ModelRunner:
 
     @classmethod
     def load(cls, config: EngineConfig, progress: Progress) -> "ModelRunner":
-        """Load what `config` names; `progress` is told the stage and its share. Raises ConfigError, ModelLoadError."""
+        """Load what `config` names; `progress` is told the stage and its share, if it knows one. Raises ConfigError, ModelLoadError."""
         started = time.monotonic()
-        progress("opening the model", 0.0)
+        progress("opening the model", None)
         opened = open_configured(config)
         place = choose_placement(config)
         use_physical_cores()
@@ -79,7 +79,7 @@ class ModelRunner:
         max_model_len = resolve_max_model_len(config, opened.config)
         with needs_memory("the weights", "use a smaller model or a shorter --dtype"):
             model, weights = _load_model(opened, place, ops, max_model_len, progress)
-        progress("allocating KV memory", 0.0)
+        progress("allocating KV memory", None)
         layout = kv_cache.make_layout(opened.config, config.block_size, place.kv_dtype)
         budget = _gpu_budget(config, opened.config, place.device)
         size = kv_cache.choose_size(config, layout.token_bytes, max_model_len, budget)
@@ -90,11 +90,11 @@ class ModelRunner:
         if place.device.type == "cuda":
             sampler = DeviceSampler(sampler)
         runner = cls(model, pool, ops, sampler, limits, info)
-        progress("warming up", 0.0)
+        progress("warming up", None)
         with needs_memory("a step of --max-num-batched-tokens", FREE_MORE):
             runner.warm_up()
         if place.device.type == "cuda" and ops.name == "triton" and not config.enforce_eager:
-            progress("recording decode steps", 0.0)
+            progress("recording decode steps", None)
             with needs_memory("recorded decode steps", f"use --enforce-eager, or {FREE_MORE}"):
                 runner.record_decodes(CudaRecorder())
         runner.info = replace(info, load_seconds=time.monotonic() - started)

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 def load_runner(config: EngineConfig, progress: Progress) -> CpuRunner | ModelRunner:
     """Load the model that `config` names into the fastest runner that serves it. Raises ConfigError, ModelLoadError."""
     check_numbers(config)
-    progress("opening the model", 0.0)
+    progress("opening the model", None)
     reason = _why_not_fused(config)
     if reason is None:
         return CpuRunner.load(config, progress)

@@ -254,11 +254,13 @@ class FinishedCandidate:
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
-    """Where the engine stands. While loading, `stage` is for people and `fraction` is 0 to 1; dead carries `error`."""
+    """Where the engine stands. While loading, `stage` is for people and `fraction` is 0 to 1 of it, None where it cannot tell;
+    dead carries `error`.
+    """
 
     state: Literal["loading", "ready", "dead"]
     stage: str = ""
-    fraction: float = 0.0
+    fraction: float | None = None
     error: str | None = None
 
 

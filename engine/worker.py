@@ -108,7 +108,7 @@ class Ended:
 
 
 Message = Ready | Batch | Refused | Answer | Ended
-Progress = Callable[[str, float], None]
+Progress = Callable[[str, float | None], None]
 
 
 class _Stopped(Exception):
@@ -121,7 +121,7 @@ class Worker:
     def __init__(
         self, load: Callable[[Progress], LoadedModel], post: Callable[[Message], None]
     ) -> None:
-        self.status = EngineStatus("loading", "starting", 0.0)
+        self.status = EngineStatus("loading", "starting")
         self.stats: EngineStats | None = None
         self._load = load
         self._post = post
@@ -181,7 +181,7 @@ class Worker:
         self._post(Ready(model))
         return None
 
-    def _report(self, stage: str, fraction: float) -> None:
+    def _report(self, stage: str, fraction: float | None) -> None:
         if self._is_stopping:
             raise _Stopped
         self.status = EngineStatus("loading", stage, fraction)

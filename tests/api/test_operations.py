@@ -25,9 +25,11 @@ async def test_health_follows_the_engine(start: Start) -> None:
             "fraction": 0.5,
         }
         assert "retry-after" in response.headers
+        engine.status = EngineStatus("loading", "compiling")
+        assert (await http.get("/health")).json()["fraction"] is None
         assert (await http.get("/api/stats")).status_code == 503
         assert (await http.get("/metrics")).status_code == 200
-        engine.status = EngineStatus("dead", "", 0.0, "out of memory")
+        engine.status = EngineStatus("dead", "", error="out of memory")
         response = await http.get("/health")
         assert (response.status_code, response.json()["error"]) == (503, "out of memory")
         assert (await http.get("/ping")).text == "pong"

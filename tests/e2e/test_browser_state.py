@@ -11,7 +11,7 @@ from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import open_page, send
 
 pytestmark = pytest.mark.browser
-LOADING = {"type": "loading", "stage": "compiling", "fraction": 0}
+LOADING = {"type": "loading", "stage": "compiling", "fraction": None}
 READY = {"type": "ready", "protocol": 1, "model": "scripted", "max_model_len": 2048}
 
 

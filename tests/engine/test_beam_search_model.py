@@ -97,7 +97,7 @@ def config(path: Path, **changes: Any) -> EngineConfig:
     return EngineConfig(model_path=path, model_name="model", **(options | changes))
 
 
-def no_progress(stage: str, share: float) -> None:
+def no_progress(stage: str, share: float | None) -> None:
     """Nobody waits for it."""
 
 

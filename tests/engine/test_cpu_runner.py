@@ -345,11 +345,11 @@ def test_what_rows_cost_is_measured_where_drafts_are_made(tiny_folder: Path) -> 
 
 @needs_fused_cpu
 def test_loading_reports_progress(tiny_folder: Path) -> None:
-    stages: list[str] = []
-    CpuRunner.load(config(tiny_folder), lambda stage, share: stages.append(stage)).close()
-    assert stages[0] == "opening the model"
-    assert stages.count("loading weights") == 3
-    assert stages[-1] == "warming up"
+    told: list[tuple[str, float | None]] = []
+    CpuRunner.load(config(tiny_folder), lambda stage, share: told.append((stage, share))).close()
+    assert told[0] == ("opening the model", None)
+    assert [share for stage, share in told if stage == "loading weights"] == [1 / 3, 2 / 3, 1]
+    assert told[-1] == ("warming up", None)
 
 
 @needs_fused_cpu

@@ -14,8 +14,8 @@
   // A stage that cannot tell how far it is says how long it has lasted.
   function drawProgress(fraction) {
     bar.hidden = fraction === undefined;
-    elapsed.hidden = fraction !== 0;
-    if (fraction) bar.value = fraction;
+    elapsed.hidden = fraction !== null;
+    if (Number.isFinite(fraction)) bar.value = fraction;
     else bar.removeAttribute("value");
     clearInterval(timer);
     if (elapsed.hidden) return;

@@ -15,7 +15,7 @@
   let heardAt = 0;
   let retryTimer = 0;
 
-  const state = { phase: "connecting", stage: "", fraction: 0, model: null, max_model_len: null };
+  const state = { phase: "connecting", stage: "", fraction: null, model: null, max_model_len: null };
 
   function on(type, listener) {
     if (!listeners.has(type)) listeners.set(type, []);
