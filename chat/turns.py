@@ -22,7 +22,7 @@ UNTITLED = "…"
 MAX_TITLE_LENGTH = 200
 MAX_SYSTEM_PROMPT_LENGTH = 100_000
 _MARKDOWN = MarkdownIt("commonmark", {"html": False})
-_COPY = re.compile(r"Copy of (.+?)(?: \(\d+\))?")
+_COPY = re.compile(r"Copy (?:\d+ )?of (.+)")
 SEED_BITS = 32
 _ALIASES = {"max_completion_tokens": "max_tokens"}
 
@@ -87,13 +87,12 @@ def title_of(content: str) -> str:
 
 
 def copy_titles(title: str) -> Iterator[str]:
-    """What a copy may be called: "Copy of X", "Copy of X (2)" and so on. The copy of a copy is one more of X."""
+    """What a copy may be called: "Copy of X", "Copy 2 of X" and so on. The copy of a copy is one more of X."""
     copied = _COPY.fullmatch(title)
-    first = f"Copy of {copied[1] if copied else title}"
-    yield first[:MAX_TITLE_LENGTH]
+    original = copied[1] if copied else title
+    yield f"Copy of {original}"[:MAX_TITLE_LENGTH]
     for number in count(2):
-        end = f" ({number})"
-        yield first[: MAX_TITLE_LENGTH - len(end)] + end
+        yield f"Copy {number} of {original}"[:MAX_TITLE_LENGTH]
 
 
 def _plain_words(markdown: str) -> str:

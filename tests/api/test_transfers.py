@@ -108,7 +108,7 @@ async def test_a_copy_and_a_deleted_branch(running: Running) -> None:
         copy = await http.post(f"/api/conversations/{conversation}/duplicate")
         assert (copy.status_code, copy.json()["title"]) == (201, "Copy of about bread")
         again = await http.post(f"/api/conversations/{copy.json()['id']}/duplicate")
-        assert again.json()["title"] == "Copy of about bread (2)"
+        assert again.json()["title"] == "Copy 2 of about bread"
         tree = (await http.get(f"/api/conversations/{conversation}")).json()["messages"]
         user, answer = (message["id"] for message in tree)
         deleted = (await http.delete(f"/api/messages/{answer}")).json()

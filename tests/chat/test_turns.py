@@ -117,17 +117,15 @@ def test_any_text_gives_a_title_in_one_line(text: str) -> None:
     assert title == " ".join(title.split())
 
 
-@pytest.mark.parametrize(
-    "title", ["Bread", "Copy of Bread", "Copy of Bread (2)", "Copy of Bread (12)"]
-)
+@pytest.mark.parametrize("title", ["Bread", "Copy of Bread", "Copy 2 of Bread", "Copy 12 of Bread"])
 def test_copies_are_numbered_and_a_copys_copy_is_one_more_of_the_original(title: str) -> None:
-    first = ["Copy of Bread", "Copy of Bread (2)", "Copy of Bread (3)"]
+    first = ["Copy of Bread", "Copy 2 of Bread", "Copy 3 of Bread"]
     assert list(islice(copy_titles(title), 3)) == first
 
 
-@pytest.mark.parametrize("title", ["x" * 200, "Copy of ", "(2)", "Copy of  (2)"])
+@pytest.mark.parametrize("title", ["x" * 200, "Copy of ", "Copy 2 of ", "Copy  of x"])
 def test_what_a_copy_may_be_called_is_a_title(title: str) -> None:
     titles = list(islice(copy_titles(title), 12))
     assert len(set(titles)) == 12
     assert all(len(each) <= MAX_TITLE_LENGTH for each in titles)
-    assert titles[11].endswith(" (12)")
+    assert titles[11].startswith("Copy 12 of ")

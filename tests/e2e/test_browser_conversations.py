@@ -156,7 +156,7 @@ async def test_the_menu_renames_pins_copies_and_saves(page: Page, fake_server: A
     await expect(page.locator(".pt-message")).to_have_count(2)
     await open_menu(page, row)
     await items.get_by_text("Duplicate").click()
-    await expect(row).to_have_text("Copy of Plan for today (2)")
+    await expect(row).to_have_text("Copy 2 of Plan for today")
     await open_menu(page, row)
     await items.get_by_text("Delete").click()
     await expect(row).to_have_count(0)
