@@ -11,7 +11,7 @@ from chat.changes import runnable_part
 from chat.fields import Fields
 from chat.import_chatgpt import read_chatgpt
 from chat.import_open_webui import read_open_webui
-from chat.import_pageturn import FORMAT, VERSION, read_pageturn
+from chat.import_pageturn import VERSION, read_pageturn
 from chat.ports import Engine
 from engine.errors import RequestError
 from storage.records import WHEN_FULL, ImportedConversation
@@ -90,6 +90,6 @@ def _read(item: Fields) -> ImportedConversation:
         return read_chatgpt(item)
     if item.has("chat"):
         return read_open_webui(item)
-    known = f"{FORMAT} (`format`), ChatGPT (`mapping`) or Open WebUI (`chat`)"
-    message = f"{item.path or 'the document'} must be a conversation exported by {known}"
+    what = f"{item.path} is no conversation" if item.path else "this file is no export"
+    message = f"{what} of Pageturn, ChatGPT or Open WebUI"
     raise RequestError(message, param=item.path or None)

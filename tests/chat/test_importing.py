@@ -309,6 +309,19 @@ def test_what_is_no_export_is_refused(document: object, param: str | None) -> No
     assert refused.value.param == param
 
 
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({"a": 1}, "this file is no export of Pageturn, ChatGPT or Open WebUI"),
+        ([{"a": 1}], "[0] is no conversation of Pageturn, ChatGPT or Open WebUI"),
+    ],
+)
+def test_what_is_nothing_we_know_is_refused_in_these_words(document: object, words: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        read_conversations(document)
+    assert refused.value.message == words
+
+
 def test_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importing, "MAX_CONVERSATIONS", 2)
     with pytest.raises(RequestError, match="has 3 conversations; at most 2"):
