@@ -99,8 +99,8 @@ def check_num_characters(engine: Engine, num_characters: int, param: str) -> Non
     most = engine.most_characters
     if num_characters > most:
         message = (
-            f"the prompt has {num_characters} characters; in the {engine.info.max_model_len} tokens of the context "
-            f"there is room for {most} at the very most"
+            f"the prompt has {num_characters:,} characters; in the {engine.info.max_model_len:,} tokens of the context "
+            f"there is room for {most:,} at the very most"
         )
         raise RequestError(message, param=param, code="context_length_exceeded")
 

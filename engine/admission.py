@@ -35,10 +35,10 @@ def check_request(
     if not prompt_token_ids:
         raise RequestError("the prompt is empty; at least one token is needed", param="prompt")
     num_tokens = len(prompt_token_ids)
-    num_needed = num_tokens + (params.max_tokens != 0)
+    num_drawn = int(params.max_tokens != 0)
     num_slots = config.num_blocks * config.block_size
-    _check_room(num_tokens, num_needed, config.max_model_len, "the model's context has")
-    _check_room(num_tokens, num_needed, num_slots, "the KV block pool has")
+    _check_room(num_tokens, num_drawn, config.max_model_len, "the model's context has")
+    _check_room(num_tokens, num_drawn, num_slots, "the KV block pool has")
     if params.beams is not None:
         _check_beams(config, num_tokens, params.beams.width)
 
@@ -90,10 +90,11 @@ def _check_beams(config: SchedulerConfig, num_prompt_tokens: int, width: int) ->
         )
 
 
-def _check_room(num_tokens: int, num_needed: int, num_there: int, where: str) -> None:
-    if num_needed > num_there:
+def _check_room(num_tokens: int, num_drawn: int, num_there: int, where: str) -> None:
+    if num_tokens + num_drawn > num_there:
+        rest = ", an answer included" if num_drawn else ""
         raise RequestError(
-            f"the prompt has {num_tokens} tokens and needs room for {num_needed}; {where} {num_there}",
+            f"the prompt has {num_tokens:,} tokens; {where} {num_there:,}{rest}",
             param="prompt",
             code="context_length_exceeded",
         )

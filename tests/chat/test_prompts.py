@@ -83,7 +83,7 @@ async def test_what_is_too_long_in_any_tokens_is_refused_before_it_is_tokenised(
         await chat.send("d" + LONG, conversation_id=first.conversation_id)
     assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "content")
     assert refused.value.message == (
-        "the prompt has 2415 characters; in the 2048 tokens of the context there is room for 2000 at the very most"
+        "the prompt has 2,415 characters; in the 2,048 tokens of the context there is room for 2,000 at the very most"
     )
     assert rendered == []
     await chat.conversations.update(first.conversation_id, {"when_full": "drop_oldest"})

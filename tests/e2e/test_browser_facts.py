@@ -150,6 +150,18 @@ async def test_a_failed_answer_keeps_its_reason_over_a_reload_and_is_tried_again
     await expect(page.locator(".pt-assistant .pt-count")).to_have_text("2/2")
 
 
+async def test_a_first_message_that_never_fits_is_itself_too_long(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await send(page, "a" * 3000)
+    pending = page.locator(".pt-pending")
+    alert = pending.get_by_role("alert")
+    await expect(alert).to_contain_text("This message is too long for the model: the prompt has")
+    await expect(alert).not_to_contain_text("A new chat starts fresh")
+    await expect(pending.get_by_role("button")).to_have_text(["Retry", "Edit"])
+
+
 async def test_the_meter_fills_and_a_full_context_is_a_choice(
     page: Page, fake_server: AppProcess
 ) -> None:
@@ -162,7 +174,9 @@ async def test_the_meter_fills_and_a_full_context_is_a_choice(
     await expect(meter).to_have_attribute("data-level", "high")
     await send(page, "c" * 700)
     pending = page.locator(".pt-pending")
-    await expect(pending.get_by_role("alert")).to_contain_text("too long for the model")
+    await expect(pending.get_by_role("alert")).to_contain_text(
+        "This conversation is too long for the model"
+    )
     await page.reload()
     await expect(page.get_by_label("Message", exact=True)).to_have_value("c" * 700)
     await page.get_by_role("button", name="Send", exact=True).click()

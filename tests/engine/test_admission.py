@@ -14,8 +14,21 @@ from tests.fakes import make_config
     ("num_prompt", "n", "changes", "param", "numbers"),
     [
         (0, 1, {}, "prompt", ["empty"]),
-        (40, 1, {}, "prompt", ["40 tokens", "room for 41", "has 40"]),
-        (20, 1, {"max_model_len": 20}, "prompt", ["20 tokens", "room for 21", "has 20"]),
+        (40, 1, {}, "prompt", ["has 40 tokens; the KV block pool has 40, an answer included"]),
+        (
+            15031,
+            1,
+            {"max_model_len": 8192},
+            "prompt",
+            ["has 15,031 tokens; the model's context has 8,192, an answer included"],
+        ),
+        (
+            20,
+            1,
+            {"max_model_len": 20},
+            "prompt",
+            ["has 20 tokens; the model's context has 20, an answer included"],
+        ),
         (3, 9, {}, "n", ["9", "1 to 8"]),
         (3, 0, {}, "n", ["0", "1 to 8"]),
     ],

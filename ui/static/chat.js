@@ -103,7 +103,7 @@
     } catch (error) {
       const again = () => startFrom(frame, wish);
       sayFailure(error);
-      if (isTooLong(error)) P.toast(P.errorText(error), "Leave out the oldest turns", () => P.settings.dropOldest(again));
+      if (isTooLong(error)) P.toast(P.errorText(error, true), "Leave out the oldest turns", () => P.settings.dropOldest(again));
       else P.toast(error.message, "Retry", again);
       return false;
     }
@@ -112,7 +112,8 @@
     return true;
   }
 
-  const isTooLong = ({ code }) => code === "context_length_exceeded" && state.view?.conversation.when_full === "stop";
+  // Whether leaving turns out of the prompt may help.
+  const isTooLong = ({ code }) => code === "context_length_exceeded" && state.view?.conversation.when_full === "stop" && state.view.messages.length > 0;
 
   const regenerate = (message, wish) => startFrom({ type: "regenerate", message_id: message.id }, wish);
 

@@ -127,9 +127,10 @@ window.Pageturn = {};
     setTimeout(() => button.classList.remove("pt-done"), 1200);
   };
 
-  P.errorText = function ({ code, message }) {
-    const text = message.charAt(0).toUpperCase() + message.slice(1);
-    return code === "context_length_exceeded" ? `This conversation is too long for the model: ${message}. A new chat starts fresh.` : text;
+  // `hasTurns`: whether what was refused stands behind turns that a prompt could do without.
+  P.errorText = function ({ code, message }, hasTurns) {
+    if (code !== "context_length_exceeded") return message.charAt(0).toUpperCase() + message.slice(1);
+    return hasTurns ? `This conversation is too long for the model: ${message}. A new chat starts fresh.` : `This message is too long for the model: ${message}.`;
   };
 
   // The one polite line for screen readers; also what sighted people read under the composer.

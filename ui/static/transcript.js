@@ -106,8 +106,9 @@
       if (pending.waits) node.append(h("div", { class: "pt-note", role: "status" }, h("span", {}, `Will be sent when ${event}.`), edit));
       if (!pending.error) return node;
       const buttons = [P.button("again", "Retry", this.actions.retry), edit];
-      if (this.actions.isTooLong(pending.error)) buttons.push(P.button("up", "Leave out the oldest turns", this.actions.dropOldest));
-      node.append(h("div", { class: "pt-note pt-error", role: "alert" }, h("span", {}, P.errorText(pending.error)), ...buttons));
+      const hasTurns = this.actions.isTooLong(pending.error);
+      if (hasTurns) buttons.push(P.button("up", "Leave out the oldest turns", this.actions.dropOldest));
+      node.append(h("div", { class: "pt-note pt-error", role: "alert" }, h("span", {}, P.errorText(pending.error, hasTurns)), ...buttons));
       return node;
     }
 
