@@ -51,6 +51,29 @@ async def test_all_facts_are_a_click_away_and_a_seed_is_used_again(
     assert "sampling" not in [frame for frame in sent if frame["type"] == "send"][-1]
 
 
+async def test_escape_closes_facts_once_nothing_above_them_is_open(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await say(page, "hello")
+    line = page.get_by_role("button", name="12 tokens ·")
+    facts = page.locator(".pt-facts")
+    await line.click()
+    await page.get_by_role("button", name="More for this answer").click()
+    await page.keyboard.press("Escape")
+    await expect(page.get_by_role("menu")).to_have_count(0)
+    await page.keyboard.press("?")
+    await page.keyboard.press("Escape")
+    await expect(page.locator("dialog")).to_have_count(0)
+    await page.get_by_label("Search").press("Escape")
+    await expect(facts).to_have_count(1)
+    await facts.get_by_role("button", name="use it again").focus()
+    await page.keyboard.press("Escape")
+    await expect(facts).to_have_count(0)
+    await expect(line).to_be_focused()
+    await expect(line).to_have_attribute("aria-expanded", "false")
+
+
 async def test_facts_are_brought_wholly_into_sight_wherever_they_are_opened(
     page: Page, phone: Page, fake_server: AppProcess
 ) -> None:

@@ -100,6 +100,33 @@ async def test_a_newer_notice_takes_no_undo_away(page: Page, fake_server: AppPro
     await expect(notice(page)).to_have_count(0)
 
 
+async def test_what_is_told_of_a_conversation_goes_with_it_and_an_undo_of_a_deletion_stays(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await ask(page, "soon deleted")
+    await delete_open(page)
+    await ask_new(page, "has a seed")
+
+    async def use_seed() -> None:
+        await page.locator(".pt-meta").click()
+        await page.get_by_role("button", name="use it again").click()
+        await expect(notice(page)).to_contain_text("is used for the next answers")
+        await page.locator(".pt-meta").click()
+
+    await use_seed()
+    await page.get_by_role("tab", name="Dashboard").click()
+    await expect(notice(page)).to_contain_text("“soon deleted” deleted")
+    await page.get_by_role("tab", name="Chat").click()
+    await use_seed()
+    await page.evaluate("Pageturn.failureToast('Something failed')")
+    await page.locator(".pt-new").click()
+    await page.get_by_role("button", name="Dismiss").click()
+    await expect(notice(page)).to_contain_text("“soon deleted” deleted")
+    await page.get_by_role("button", name="Undo").click()
+    await expect(page.locator(".pt-user .pt-prose")).to_have_text("soon deleted")
+
+
 async def test_an_undo_whose_time_is_over_does_not_come_back(
     page: Page, fake_server: AppProcess
 ) -> None:

@@ -103,8 +103,8 @@
     } catch (error) {
       const again = () => startFrom(frame, wish);
       sayFailure(error);
-      if (isTooLong(error)) P.toast(P.errorText(error, true), "Leave out the oldest turns", () => P.settings.dropOldest(again));
-      else P.toast(error.message, "Retry", again);
+      if (isTooLong(error)) P.toastHere(P.errorText(error, true), "Leave out the oldest turns", () => P.settings.dropOldest(again));
+      else P.toastHere(error.message, "Retry", again);
       return false;
     }
     transcript.stick();
@@ -258,9 +258,15 @@
     return true;
   }
 
+  // In the list beside it the key is the list's.
+  function onEscape(target) {
+    if (isBusy()) stop();
+    else if (!target.closest?.("#pt-sidebar")) transcript.closeFacts();
+  }
+
   function onKey(event) {
     if (event.defaultPrevented || !root?.offsetParent || P.isDialogOpen()) return;
-    if (event.key === "Escape" && isBusy()) stop();
+    if (event.key === "Escape") onEscape(event.target);
     const inField = Boolean(event.target.closest?.("input, textarea, [contenteditable]"));
     const typing = inField && !P.composer.isEmptyBox(event.target);
     const plain = !typing && !event.ctrlKey && !event.metaKey && !event.altKey && !event.isComposing;

@@ -113,7 +113,7 @@
       try {
         await P.settings.change(read(form));
         dialog.close();
-        P.toast("Settings saved");
+        P.toastHere("Settings saved");
       } catch (failure) {
         error.hidden = false;
         P.setText(error, failure.message);

@@ -147,6 +147,14 @@
       this.facts.firstChild?.scrollIntoView({ block: "nearest" });
     }
 
+    // Whoever was in them is at their button again.
+    closeFacts() {
+      if (this.facts.hidden) return;
+      const held = this.facts.contains(document.activeElement);
+      this.toggleFacts();
+      if (held) this.foot.querySelector('[data-action="facts"]').focus({ preventScroll: true });
+    }
+
     drawFacts() {
       if (this.generating) this.facts.hidden = true;
       this.facts.replaceChildren(...(this.facts.hidden ? [] : [P.factsNode(this.message, this.actions.useSeed)]));

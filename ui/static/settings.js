@@ -97,7 +97,7 @@
     const { sampling } = current();
     try {
       await change({ sampling: { ...sampling, seed } });
-      P.toast(`Seed ${seed} is used for the next answers`, "Undo", () => change({ sampling }));
+      P.toastHere(`Seed ${seed} is used for the next answers`, "Undo", () => change({ sampling }));
     } catch (error) {
       P.failureToast(`Not set: ${error.message}`);
     }

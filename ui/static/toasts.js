@@ -1,6 +1,7 @@
 // Notices: one at a time, where nothing lies that is read or pressed. A plain one is soon gone; one with an action, or of a
 // failure, stays until it is used, dismissed or long enough there, also under a newer notice: it comes back into sight after
-// that one. None goes while it is pointed at or has the focus. What can be undone or chosen can be so for longest.
+// that one. None goes while it is pointed at or has the focus. What can be undone or chosen can be so for longest. What was done
+// to the open conversation is told of no longer than that is on show.
 "use strict";
 
 (function (P) {
@@ -8,7 +9,7 @@
   const MS = 3000;
   const LONG_MS = 8000;
   const UNDO_MS = 30000;
-  // The notice on show: {node, text, until, timer, undo}.
+  // The notice on show: {node, text, until, timer, undo, isHere}.
   let shown = null;
   // What has buttons and is under the one on show, the newest last.
   const covered = [];
@@ -42,7 +43,13 @@
     if (shown?.node.querySelector("button")) covered.push(shown);
     if (shown) takeDown();
     const node = h("div", { class: "pt-toast" }, h("span", { role: "status" }, text), h("div", {}, ...buttons));
-    putUp({ node, text, until: performance.now() + ms, timer: 0, undo });
+    putUp({ node, text, until: performance.now() + ms, timer: 0, undo, isHere: false });
+  }
+
+  function leavePlace() {
+    const kept = covered.filter((notice) => !notice.isHere);
+    covered.splice(0, covered.length, ...kept);
+    if (shown?.isHere) end();
   }
 
   const dismissal = () => P.iconButton("close", "Dismiss", end);
@@ -56,6 +63,12 @@
     const isUndo = action === "Undo";
     const keys = isUndo ? { title: "Undo (Ctrl+Z)", "aria-keyshortcuts": "Control+Z" } : {};
     show(text, isUndo ? UNDO_MS : LONG_MS, isUndo ? onclick : null, actionButton(action, onclick, keys), dismissal());
+  };
+
+  // The same of what was done to the open conversation: it goes when another one or another tab is opened.
+  P.toastHere = function (text, action, onclick) {
+    P.toast(text, action, onclick);
+    shown.isHere = true;
   };
 
   // `actions`: [label, onclick] of each.
@@ -78,6 +91,10 @@
     P.toast(`Taken back: ${notice.text}`);
     return true;
   }
+
+  document.addEventListener("pageturn:open", leavePlace);
+  // Before the tab is the selected one.
+  document.addEventListener("click", (event) => event.target.closest?.('[role="tab"][aria-selected="false"]') && leavePlace(), true);
 
   // In a field the key undoes what was typed there.
   document.addEventListener("keydown", (event) => {

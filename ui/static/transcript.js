@@ -149,6 +149,10 @@
       return node;
     }
 
+    closeFacts() {
+      for (const view of this.views.values()) view.closeFacts();
+    }
+
     // After a change of version the focus goes to the same button of the message that takes the place.
     keepFocus(messageId, from) {
       const focused = document.activeElement;
