@@ -67,6 +67,30 @@ async def test_a_new_chat_takes_its_settings_to_its_first_answer(
     await expect(dialog.get_by_label("System prompt")).to_have_value("")
 
 
+async def test_the_button_tells_that_a_conversation_has_settings_of_its_own(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    plain = page.get_by_role("button", name="Settings of this conversation", exact=True)
+    telling = page.get_by_role(
+        "button", name="Settings of this conversation: it has some of its own"
+    )
+    await page.get_by_role("button", name="1 answer").click()
+    await page.get_by_role("menuitemradio", name="2 answers").click()
+    await expect(plain).to_be_visible()
+    dialog = await open_dialog(page)
+    await dialog.get_by_label("Temperature").fill("0.3")
+    await dialog.get_by_role("button", name="Save", exact=True).click()
+    await expect(telling).to_be_visible()
+    await send(page, "hello")
+    await expect(page.locator(".pt-card[data-status=done]")).to_have_count(2)
+    await expect(telling).to_be_visible()
+    await page.get_by_role("button", name="New chat").click()
+    await expect(plain).to_be_visible()
+    await page.go_back()
+    await expect(telling).to_be_visible()
+
+
 async def test_settings_leave_what_was_asked_of_the_composer(
     page: Page, fake_server: AppProcess
 ) -> None:

@@ -152,12 +152,14 @@
 
   // --- frames ------------------------------------------------------------------------------------
 
+  const settingsOf = (view) => view && JSON.stringify(["sampling", "system_prompt", "when_full"].map((key) => view.conversation[key]));
+
   function onConversation(frame) {
     if (frame.conversation.id !== state.open) return;
-    const settings = JSON.stringify([state.view?.conversation.sampling, state.view?.conversation.system_prompt]);
+    const before = settingsOf(state.view);
     state.view = frame;
     state.generation = frame.generation_id;
-    if (settings !== JSON.stringify([frame.conversation.sampling, frame.conversation.system_prompt])) document.dispatchEvent(new Event("pageturn:settings"));
+    if (before !== settingsOf(frame)) document.dispatchEvent(new Event("pageturn:settings"));
     sending.settle(lastUserMessage());
     sending.deliverWaiting();
     document.title = `${frame.conversation.title || "New chat"} · Pageturn`;

@@ -4,7 +4,7 @@
 (function (P) {
   const { h } = P;
   const DRAFT_LIMIT = 100;
-  let area, sendButton, stopButton, severalButton, seedChip, meter;
+  let area, sendButton, stopButton, severalButton, settingsButton, seedChip, meter;
   // How many answers a message gets: {n, temperatures?}.
   let wish = { n: 1 };
   let draftId = null;
@@ -100,12 +100,12 @@
     const menu = { "aria-haspopup": "menu", "aria-expanded": "false" };
     severalButton = P.button("three", "", chooseWish, { class: "pt-button pt-quiet pt-three", title: "How many answers a message gets, side by side", ...menu });
     severalButton.append(P.icon("unfold"));
-    const settings = P.iconButton("gear", "Settings of this conversation", () => P.conversationSettings.open());
+    settingsButton = P.iconButton("gear", "", () => P.conversationSettings.open());
     const keys = P.iconButton("keys", "Keyboard shortcuts (?)", () => P.shortcuts.open(), { class: "pt-icon-button pt-keys-button" });
     seedChip = P.button("close", "", dropSeed, { class: "pt-button pt-quiet pt-chip", hidden: true });
     meter = new P.ContextMeter();
     const hint = h("div", { class: "pt-keys" }, h("span", {}, "Enter sends · Shift+Enter for a new line"));
-    node.append(area, h("div", { class: "pt-composer-row" }, severalButton, settings, keys, seedChip, hint, meter.node, stopButton, sendButton));
+    node.append(area, h("div", { class: "pt-composer-row" }, severalButton, settingsButton, keys, seedChip, hint, meter.node, stopButton, sendButton));
     area.addEventListener("input", () => {
       saveDraft(draftId, area.value);
       fit();
@@ -164,9 +164,17 @@
     const { seed } = P.settings.current().sampling;
     if (wish.n !== n) wish = { n };
     showWish();
+    showOwn(P.settings.hasOwn());
     seedChip.hidden = seed === undefined;
     P.setText(seedChip.querySelector("span"), `seed ${seed}`);
     seedChip.setAttribute("aria-label", `Seed ${seed} is used; draw freely again`);
+  }
+
+  // Whether there is something to be found behind the button.
+  function showOwn(has) {
+    const name = `Settings of this conversation${has ? ": it has some of its own" : ""}`;
+    settingsButton.classList.toggle("pt-has-own", has);
+    for (const key of ["title", "aria-label"]) settingsButton.setAttribute(key, name);
   }
 
   function dropSeed() {

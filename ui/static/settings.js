@@ -50,6 +50,12 @@
   // How many answers a message gets when nobody says otherwise.
   const count = () => current().sampling.n ?? saved().n ?? DEFAULTS.n;
 
+  // Whether the conversation says something for itself that is not shown under the message anyway, as its seed and its answers are.
+  function hasOwn() {
+    const { system_prompt, when_full, sampling } = current();
+    return Boolean(system_prompt) || when_full !== NO_SETTINGS.when_full || Object.keys(sampling).some((key) => !["n", "seed"].includes(key));
+  }
+
   // It is a setting of the conversation like the others.
   const setCount = (n) => change({ sampling: { ...current().sampling, n } });
 
@@ -166,5 +172,5 @@
   if (document.body) watchTheme();
   else document.addEventListener("DOMContentLoaded", watchTheme);
 
-  P.settings = { DEFAULTS, DRAWING, current, sampling, preferred, count, setCount, systemPrompt, change, keepNewChat, dropOldest, useSeed, values, load, save, reset, usePreset, drawing, presets, isOwnPreset, savePreset, stopStrings, setTheme };
+  P.settings = { DEFAULTS, DRAWING, current, sampling, preferred, count, hasOwn, setCount, systemPrompt, change, keepNewChat, dropOldest, useSeed, values, load, save, reset, usePreset, drawing, presets, isOwnPreset, savePreset, stopStrings, setTheme };
 })(window.Pageturn);
