@@ -10,6 +10,7 @@ from tests.chat.exports import open_webui
 from tests.e2e.app_process import AppProcess
 from tests.e2e.browsing import boxes_of, open_dashboard, open_page, start_long_answer, stop
 from tests.e2e.test_browser_conversations import drop
+from tests.e2e.test_browser_settings import say
 
 pytestmark = pytest.mark.browser
 
@@ -19,6 +20,13 @@ WIDE_PARTS = """[...document.querySelectorAll(".pt-dashboard .pt-panel, .pt-dash
   .map((part) => part.className)"""
 LINES = """[...document.querySelectorAll(".pt-tile dd:first-of-type")]
   .filter((value) => value.offsetHeight > 1.5 * parseFloat(getComputedStyle(value).lineHeight)).map((value) => value.innerText)"""
+
+# Where the cells of a request begin that have a name above their number.
+NAMES = """(row) => [...row.children].slice(1).map((cell) => {
+  const range = document.createRange();
+  range.selectNodeContents(cell);
+  return range.getBoundingClientRect().top;
+})"""
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -35,6 +43,8 @@ async def test_the_dashboard_fits_beside_the_sidebar(
     )
     assert await page.evaluate(WIDE_PARTS) == []
     assert await page.evaluate(LINES) == []
+    tops = await page.locator("tr[data-request]").first.evaluate(NAMES)
+    assert (len(tops), len(set(tops))) == (8, 2 if width < 800 else 1)
     sidebar, dashboard = await boxes_of(page, "#pt-sidebar", ".pt-dashboard")
     assert (sidebar["right"], sidebar["width"]) == (dashboard["left"], 240)
     await page.get_by_role("tab", name="Chat").click()
@@ -83,3 +93,33 @@ async def test_a_sidebar_that_was_closed_stays_so_and_one_that_gave_way_comes_ba
     await branches.click()
     await expect(page.locator(".pt-tree")).to_be_hidden()
     await expect(page.locator("#pt-sidebar")).not_to_have_class(re.compile("open"))
+
+
+async def test_under_an_answer_beside_the_branches_everything_stands_in_one_line(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await say(page, "hello")
+    await page.get_by_role("button", name="Branches").click()
+    await expect(page.get_by_role("treeitem").first).to_be_visible()
+    line = page.locator(".pt-assistant .pt-meta")
+    words = "2,060 tokens · 92.2 tokens/s · 1.2 tokens per step · first after 240 ms"
+    await line.evaluate("(node, words) => (node.textContent = words)", words)
+    await expect(page.locator(".pt-assistant .pt-foot")).to_have_css("height", "40px")
+
+
+async def test_lines_of_neighbours_begin_at_one_height_whatever_their_heads_take(
+    page: Page, fake_server: AppProcess
+) -> None:
+    await open_page(page, fake_server)
+    await open_dashboard(page)
+    await page.locator(".pt-chart-value").first.evaluate(
+        "(node) => (node.textContent = '100 % · 100 % '.repeat(9), node.style.flex = '0 1 auto')"
+    )
+    charts = await page.evaluate(
+        """[...document.querySelectorAll(".pt-chart")].map((chart) =>
+          [chart.querySelector("header").offsetHeight, chart.querySelector("canvas").getBoundingClientRect().top])"""
+    )
+    (first_head, first), (second_head, second), *_ = charts
+    assert first_head > 1.5 * second_head
+    assert first == second
