@@ -37,8 +37,8 @@ def check_request(
     num_tokens = len(prompt_token_ids)
     num_drawn = int(params.max_tokens != 0)
     num_slots = config.num_blocks * config.block_size
-    _check_room(num_tokens, num_drawn, config.max_model_len, "the model's context has")
-    _check_room(num_tokens, num_drawn, num_slots, "the KV block pool has")
+    _check_room(num_tokens, num_drawn, config.max_model_len, "the model's context has room for")
+    _check_room(num_tokens, num_drawn, num_slots, "the KV block pool has room for")
     if params.beams is not None:
         _check_beams(config, num_tokens, params.beams.width)
 

@@ -124,9 +124,9 @@ def test_a_prompt_may_fill_the_context_and_the_pool() -> None:
     engine.embed(prompt(40, 50))
     engine.run()
     assert set(engine.embeddings) == {1}
-    with pytest.raises(RequestError, match=r"has 41 tokens; the model's context has 40$"):
+    with pytest.raises(RequestError, match=r"has 41 tokens; the model's context has room for 40$"):
         engine.embed(prompt(41))
-    with pytest.raises(RequestError, match=r"has 40 tokens; the KV block pool has 36$"):
+    with pytest.raises(RequestError, match=r"has 40 tokens; the KV block pool has room for 36$"):
         Harness(max_model_len=50, num_blocks=9).embed(prompt(40))
     with pytest.raises(RequestError, match="the prompt is empty"):
         engine.embed([])
