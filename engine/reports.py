@@ -164,6 +164,7 @@ def _describe(request: Request, sequences: list[Sequence], now: float) -> Reques
     scheduled = request.first_scheduled_time
     return RequestInfo(
         request_id=request.request_id,
+        kind="answer" if request.state_sum is None else "embedding",
         state=SequenceStatus.WAITING.value,
         waiting_reason=None,
         num_candidates=len(sequences),

@@ -192,7 +192,7 @@ class BlockDetail:
 
 @dataclass(frozen=True, slots=True)
 class RequestInfo:
-    """A request. `state`: waiting | running | preempted | finished; `waiting_reason`: capacity | budget | deferred | None.
+    """A request. `kind`: answer | embedding; `state`: waiting | running | preempted | finished; `waiting_reason`: capacity | budget | deferred | None.
 
     `tokens_per_second` counts all candidates, from the first token on. `age_s` ends with the request, `ended_at` (seconds
     since the epoch) and `finish_reasons`, one per candidate that has ended, say how. `ttft_ms` is the first candidate's.
@@ -200,6 +200,7 @@ class RequestInfo:
     """
 
     request_id: int
+    kind: str
     state: str
     waiting_reason: str | None
     num_candidates: int

@@ -44,7 +44,7 @@ def _info(request_id: int, stream: FakeStream) -> RequestInfo:
     n, size, reasons = stream.params.n, len(stream.prompt), tuple(stream.finish_reasons)
     private, shared, saved = (6, 0, 0) if reasons and len(reasons) == n - 1 else (2, 4, 8)
     return RequestInfo(
-        request_id, "running", None, n, size, size, 0, 0, private, shared, saved, 0.0,
+        request_id, "answer", "running", None, n, size, size, 0, 0, private, shared, saved, 0.0,
         finish_reasons=reasons,
     )  # fmt: skip
 

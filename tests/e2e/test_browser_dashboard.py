@@ -338,7 +338,7 @@ async def test_nothing_is_held_while_nothing_runs_and_the_panel_says_so(
 
 
 ENDED = {
-    "request_id": 1, "state": "finished", "waiting_reason": None, "num_candidates": 4, "prompt_tokens": 3,
+    "request_id": 1, "kind": "answer", "state": "finished", "waiting_reason": None, "num_candidates": 4, "prompt_tokens": 3,
     "computed_tokens": 3, "generated_tokens": 9, "cached_tokens": 0, "blocks_private": 0, "blocks_shared": 0,
     "tokens_per_second": 1.0, "age_s": 2.0, "owner_number": 1, "conversation_id": "c", "generation_id": "g",
     "title": "Rivers", "finish_reasons": ["stop", "length", "abort", "error"],
@@ -359,25 +359,33 @@ async def test_states_and_ends_are_said_in_words_and_a_comparison_as_what_it_is(
     program = ENDED | {
         "request_id": 6, "conversation_id": None, "generation_id": None, "title": None, "finish_reasons": ["stop"],
     }  # fmt: skip
+    embedding = program | {
+        "request_id": 7,
+        "kind": "embedding",
+        "num_candidates": 1,
+        "generated_tokens": 0,
+    }
     said = await page.evaluate(
         """([items, recent]) => {
           const panel = document.querySelector("[aria-label=Requests]") ?? document.createElement("section");
           panel.innerHTML = '<p class="pt-request-count"></p><div class="pt-table"><table><thead><tr></tr></thead><tbody></tbody></table></div>';
           const table = new Pageturn.RequestsTable(panel, { element: document.createElement("div"), open() {} }, new Pageturn.Owners());
           table.update({ items, recent });
-          return [...panel.querySelectorAll("tr[data-request]")].map((row) => [row.querySelector(".pt-row-name").textContent, row.children[1].textContent, row.querySelector(".pt-row-name").title]);
+          return [...panel.querySelectorAll("tr[data-request]")].map((row) => [row.querySelector(".pt-row-name").textContent, row.children[1].textContent, [2, 4].map((at) => row.children[at].textContent).join(), row.querySelector(".pt-row-name").title]);
         }""",
-        [waits, [ENDED, asked, program]],
+        [waits, [ENDED, asked, program, embedding]],
     )
-    assert [[name, state] for name, state, _ in said] == [
+    assert [[name, state] for name, state, _, _ in said] == [
         ["capacity", "waiting for memory"],
         ["budget", "waiting for its turn"],
         ["deferred", "running (some wait for a sibling)"],
         ["Rivers", "complete, length limit, stopped, failed"],
         ["Compare: Rivers", "one token asked for"],
         ["Program's request 6", "complete"],
+        ["Embedding 7", "complete"],
     ]
-    assert said[4][2] == "Compare asked the model for one token, to show what it thought at a mark"
+    assert [numbers for _, _, numbers, _ in said[-2:]] == ["4,9", "–,–"]
+    assert said[4][3] == "Compare asked the model for one token, to show what it thought at a mark"
 
 
 async def test_a_stopped_request_is_told_so_in_its_life(

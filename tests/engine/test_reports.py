@@ -29,6 +29,17 @@ def test_requests_that_have_ended_are_remembered_newest_first() -> None:
     assert done.tokens_per_second > 0
 
 
+def test_a_request_for_an_embedding_is_called_one_alive_and_ended() -> None:
+    engine = Harness(max_num_batched_tokens=8)
+    engine.add(prompt(5), max_tokens=2)
+    engine.embed(prompt(17, 40))
+    engine.step()
+    assert [info.kind for info in engine.scheduler.view.requests()] == ["answer", "embedding"]
+    engine.run()
+    ended = engine.scheduler.view.requests_report().recent
+    assert {info.request_id: info.kind for info in ended} == {0: "answer", 1: "embedding"}
+
+
 def test_only_the_last_ended_requests_are_remembered() -> None:
     engine = Harness()
     for _ in range(MAX_ENDED + 1):

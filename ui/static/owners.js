@@ -47,6 +47,8 @@
   // A conversation's question about a token of an answer, of which nothing is kept.
   P.isComparison = (item) => item.conversation_id !== null && item.generation_id === null;
 
+  const programName = ({ kind, request_id }) => (kind === "embedding" ? `Embedding ${request_id}` : `Program's request ${request_id}`);
+
   // What a person calls a request.
-  P.requestName = (item) => (P.isComparison(item) ? `Compare: ${item.title}` : item.title || `Program's request ${item.request_id}`);
+  P.requestName = (item) => (P.isComparison(item) ? `Compare: ${item.title}` : item.title || programName(item));
 })(window.Pageturn);

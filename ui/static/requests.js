@@ -3,7 +3,8 @@
 
 (function (P) {
   const { h } = P;
-  const COLUMNS = ["Conversation", "State", "Answers", "Prompt", "Generated", "Cached", "Own / shared", "Tokens/s", "Age"];
+  const COLUMNS = ["Conversation", "State", "Answers", "Prompt", "Generated", "Cached", "Own / shared", "Tokens/s", "Time"];
+  const TIME = "Since the request came; of one that has ended, from its coming to its end";
   const MOST_RECENT = 8;
   const COMPARISON = "Compare asked the model for one token, to show what it thought at a mark";
   // What a request waits for.
@@ -15,7 +16,7 @@
       Object.assign(this, { panel, timeline, owners, rows: new Map(), opened: null, showsAll: false });
       this.body = panel.querySelector("tbody");
       this.count = panel.querySelector(".pt-request-count");
-      panel.querySelector("thead tr").append(...COLUMNS.map((name) => h("th", { scope: "col" }, name)));
+      panel.querySelector("thead tr").append(...COLUMNS.map((name) => h("th", { scope: "col", title: name === "Time" ? TIME : null }, name)));
       this.none = h("tr", {}, h("td", { colspan: COLUMNS.length, class: "pt-none" }, "No live requests"));
       this.life = h("tr", { class: "pt-life", id: "pt-life" }, h("td", { colspan: COLUMNS.length }, timeline.element));
       this.more = h("button", { type: "button", class: "pt-button pt-all-recent", hidden: true, onclick: () => this.toggleAll() }, "");
@@ -48,7 +49,8 @@
       const { tr, cells, stop, name, swatch } = row;
       this.setName(row, item);
       const isLive = item.state !== "finished";
-      const values = [stateOf(item), item.num_candidates, progressOf(item), P.number(item.generated_tokens), P.number(item.cached_tokens), blocksOf(item, isLive), item.tokens_per_second ? item.tokens_per_second.toFixed(1) : "–", P.seconds(item.age_s)];
+      const [answers, generated] = item.kind === "embedding" ? ["–", "–"] : [item.num_candidates, P.number(item.generated_tokens)];
+      const values = [stateOf(item), answers, progressOf(item), generated, P.number(item.cached_tokens), blocksOf(item, isLive), item.tokens_per_second ? item.tokens_per_second.toFixed(1) : "–", P.seconds(item.age_s)];
       values.forEach((value, at) => P.setText(cells[at], String(value)));
       tr.classList.toggle("pt-ended", !isLive);
       tr.classList.toggle("pt-opened", this.opened === item.request_id);
