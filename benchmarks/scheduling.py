@@ -7,7 +7,6 @@ from typing import Any
 
 from benchmarks.machine import describe
 from engine.config import SchedulerConfig
-from engine.drafts import STEP_COSTS
 from engine.outputs import ModelRunnerOutput, SampledToken, SchedulerOutput, StepOutput
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler
@@ -30,7 +29,6 @@ def make_config(**changes: Any) -> SchedulerConfig:
         "eos_token_ids": frozenset(),
         "bytes_per_token": BYTES_PER_TOKEN,
         "num_speculative_tokens": 0,
-        "step_costs": STEP_COSTS,
     }
     return SchedulerConfig(**(defaults | changes))
 

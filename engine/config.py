@@ -118,8 +118,7 @@ class SchedulerConfig:
     """What the scheduling half needs to know, resolved: no value is optional here.
 
     `model_identity` enters every prefix-cache key; `eos_token_ids` end a sequence unless `ignore_eos`;
-    `bytes_per_token` is the KV memory of one token over all layers; `num_speculative_tokens` are guessed ahead at most;
-    `step_costs` are what decoding steps of 1, 2 ... rows cost, against one of one row.
+    `bytes_per_token` is the KV memory of one token over all layers; `num_speculative_tokens` are guessed ahead at most.
     """
 
     block_size: int
@@ -133,7 +132,6 @@ class SchedulerConfig:
     eos_token_ids: frozenset[int]
     bytes_per_token: int
     num_speculative_tokens: int
-    step_costs: tuple[float, ...]
 
 
 def _check_range(field: str, value: int | None) -> None:

@@ -6,7 +6,6 @@ logits are bitwise the same whatever else is in the batch and however its tokens
 """
 
 import logging
-import math
 import time
 from array import array
 from collections import defaultdict
@@ -54,10 +53,6 @@ from kernels.cpu.fused.features import (
 from kernels.cpu.fused.model import FusedModel, FusedShape, StepInput, unsupported_reason
 
 Progress = Callable[[str, float | None], None]
-
-MEASURED_ROWS = (1, 2, 3, 4, 5, 6, 8, MAX_ROWS)
-MEASURED_POSITION, MEASURING_SECONDS = 128, 0.3
-"""Of steps that are timed after loading, to know what guessing ahead costs."""
 
 ROWS_IN_CACHE = 64
 """Rows whose states are summed at a time."""
@@ -145,8 +140,6 @@ class CpuRunner:
         runner = cls(model, FusedSampler(Sampler(config.seed), model), limits, info)
         progress("warming up", None)
         runner.warm_up()
-        if limits.num_speculative_tokens:
-            runner.scheduler_config = replace(limits, step_costs=runner.measure_step_costs())
         runner.info = replace(info, load_seconds=time.monotonic() - started)
         logger.info("weights: %s, %d MiB", loaded.description, loaded.num_bytes >> 20)
         return runner
@@ -175,31 +168,6 @@ class CpuRunner:
             blocks = range(-(-num_tokens // limits.block_size))
             run = ScheduledSequence(0, [0] * num_tokens, 0, blocks, ())
             self._model.run(build_step_input([run]))
-
-    def measure_step_costs(self) -> tuple[float, ...]:
-        """What decoding steps of 1 to MAX_ROWS rows cost here, against one of one row. Before the first request only."""
-        limits = self.scheduler_config
-        room = min(limits.max_model_len, limits.num_blocks * limits.block_size)
-        most = min(room, limits.max_num_batched_tokens, MAX_ROWS)
-        sizes = [rows for rows in MEASURED_ROWS if rows <= most]
-        start = max(0, min(MEASURED_POSITION, room - most))
-        seconds, end = dict.fromkeys(sizes, math.inf), time.perf_counter() + MEASURING_SECONDS
-        # By turns, and the least of them, as other work comes and goes; a large model has one turn.
-        while math.inf in seconds.values() or time.perf_counter() < end:
-            for rows in sizes:
-                seconds[rows] = min(seconds[rows], self._time_step(rows, start))
-        costs = np.maximum.accumulate([seconds[rows] / seconds[1] for rows in sizes])
-        return tuple(np.interp(range(1, MAX_ROWS + 1), sizes, costs).tolist())
-
-    def _time_step(self, num_rows: int, start: int) -> float:
-        """Seconds of a step of one sequence that computes so many tokens from position `start` on, with logits for all."""
-        blocks = range(-(-(start + num_rows) // self.scheduler_config.block_size))
-        step = build_step_input(
-            [ScheduledSequence(0, [0] * num_rows, start, blocks, ())], range(num_rows)
-        )
-        started = time.perf_counter()
-        self._model.run(step)
-        return time.perf_counter() - started
 
     def close(self) -> None:
         """End the worker threads; no step can follow."""

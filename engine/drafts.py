@@ -5,8 +5,8 @@ the drafts were what was drawn. So the tokens are those of a run without drafts,
 seed, and in distribution without one (for a guess that is a single token, this accepts as often as the rejection sampling
 of Leviathan et al. 2023 does). What drafts change is how many steps it takes.
 
-A row more in a step is cheap as long as weights are read once for all rows, but not free, and what it costs is a matter of the
-machine. Drafts are taken in the order of their chances, as many as make the step yield the most tokens for its time.
+A row more in a step is cheap as long as weights are read once for all rows, but not free. Drafts are taken in the order of
+their chances, as many as make the step yield the most tokens for its time.
 """
 
 from collections.abc import Sequence as Row
@@ -18,15 +18,15 @@ from engine.sequence import Sequence
 MAX_ROWS = 12
 """No step with drafts has more decoding rows: beyond, rows cost about as much as steps."""
 
-STEP_COSTS = (1.0, 1.06, 1.12, 1.18, 1.24, 1.3, 1.8, 1.9, 2.0, 2.1, 2.2, 2.3)
-"""What a decoding step of 1 to MAX_ROWS rows costs, against one of one row, where the runner has not measured it."""
+ROWS_PER_PASS = 6
+"""The fused CPU step reads its weights once for so many rows (kernels/cpu/fused/linear.py)."""
 
 
 class Drafter:
-    """Chooses drafts, up to `longest` tokens per sequence; 0: none. `costs` are as STEP_COSTS."""
+    """Chooses drafts, up to `longest` tokens per sequence; 0: none."""
 
-    def __init__(self, longest: int, costs: Row[float]) -> None:
-        self._longest, self._costs = longest, costs
+    def __init__(self, longest: int) -> None:
+        self._longest = longest
 
     def draft(self, decodes: Row[Sequence], budget: int) -> dict[Sequence, list[int]]:
         """The drafts of those that have any, `budget` tokens at most. All of `decodes` have one token to compute."""
@@ -34,7 +34,7 @@ class Drafter:
         if self._longest == 0 or budget <= 0:
             return {}
         guesses = [self._guess(seq, budget) for seq in decodes]
-        counts = choose_counts(guesses, budget, self._costs)
+        counts = choose_counts(guesses, budget)
         return {
             seq: list(guess.token_ids[:count])
             for seq, guess, count in zip(decodes, guesses, counts, strict=True)
@@ -51,7 +51,7 @@ class Drafter:
         return seq.lookup.guess(seq.token_ids, limit)
 
 
-def choose_counts(guesses: Row[Guess], budget: int, costs: Row[float]) -> list[int]:
+def choose_counts(guesses: Row[Guess], budget: int) -> list[int]:
     """How many tokens of each guess to compute, so that the step yields the most tokens for its time."""
     drafts = [
         (-(guess.chance ** (place + 1)), place, index)
@@ -61,9 +61,16 @@ def choose_counts(guesses: Row[Guess], budget: int, costs: Row[float]) -> list[i
     drafts = sorted(drafts)[:budget]
     num_rows = len(guesses)
     yields = accumulate((-chance for chance, *_ in drafts), initial=float(num_rows))
-    rates = [tokens / costs[num_rows - 1 + i] for i, tokens in enumerate(yields)]
+    rates = [tokens / step_cost(num_rows + i) for i, tokens in enumerate(yields)]
     chosen = drafts[: rates.index(max(rates))]
     return [sum(index == i for *_, index in chosen) for i in range(num_rows)]
+
+
+def step_cost(num_rows: int) -> float:
+    """What a decoding step of so many rows costs, against one of one row. Measured (docs/performance.md)."""
+    if num_rows <= ROWS_PER_PASS:
+        return 1 + 0.06 * (num_rows - 1)
+    return 1.1 + 0.1 * num_rows
 
 
 def _may_guess(seq: Sequence) -> bool:

@@ -1,7 +1,6 @@
 """What start-up computes from the options and the model: the limits that the scheduler works with."""
 
 from engine.config import EngineConfig, SchedulerConfig
-from engine.drafts import STEP_COSTS
 from engine.errors import ConfigError
 from engine.kv_cache import KVCacheSize
 from engine.loader.model import OpenModel
@@ -45,5 +44,4 @@ def make_scheduler_config(
             if config.num_speculative_tokens is None
             else config.num_speculative_tokens
         ),
-        step_costs=STEP_COSTS,
     )

@@ -76,7 +76,7 @@ class Planner:
     ) -> None:
         self._config, self._kv, self._roster, self._tally = config, kv, roster, tally
         self._beams = beams
-        self._drafter = Drafter(config.num_speculative_tokens, config.step_costs)
+        self._drafter = Drafter(config.num_speculative_tokens)
         self.intake = Intake(config, kv, roster)
 
     def plan(self) -> SchedulerOutput:

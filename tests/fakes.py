@@ -16,7 +16,6 @@ from hashlib import blake2b
 from typing import Any
 
 from engine.config import SchedulerConfig
-from engine.drafts import STEP_COSTS
 from engine.outputs import (
     BlockCopy,
     FinishReason,
@@ -57,7 +56,6 @@ def make_config(**changes: Any) -> SchedulerConfig:
         "eos_token_ids": frozenset({EOS_TOKEN_ID}),
         "bytes_per_token": 10,
         "num_speculative_tokens": 0,
-        "step_costs": STEP_COSTS,
     }
     return SchedulerConfig(**(defaults | changes))
 

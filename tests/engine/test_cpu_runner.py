@@ -13,7 +13,6 @@ from gguf import GGMLQuantizationType as QuantizationType
 
 from engine.config import EngineConfig, SchedulerConfig
 from engine.cpu_runner import CpuRunner, build_step_input, fused_runner_reason
-from engine.drafts import MAX_ROWS, STEP_COSTS
 from engine.errors import ConfigError, ModelLoadError
 from engine.loader.model import open_model
 from engine.outputs import BlockCopy, SampleRequest, ScheduledSequence, SchedulerOutput
@@ -328,19 +327,6 @@ def test_a_pool_of_8_bits_takes_half_and_gives_the_logits_of_transformers(tmp_pa
     copied = run_of(TOKENS[20:22], 20, [3, 6])
     assert execute(runner, copied, copies=[BlockCopy(4, 6)]) == there
     runner.close()
-
-
-@needs_fused_cpu
-def test_what_rows_cost_is_measured_where_drafts_are_made(tiny_folder: Path) -> None:
-    measured, none = (load(tiny_folder, num_speculative_tokens=count) for count in (3, 0))
-    costs = measured.scheduler_config.step_costs
-    assert len(costs) == MAX_ROWS
-    assert costs[0] == 1
-    assert list(costs) == sorted(costs)
-    assert costs != STEP_COSTS
-    assert none.scheduler_config.step_costs == STEP_COSTS
-    measured.close()
-    none.close()
 
 
 @needs_fused_cpu

@@ -8,7 +8,7 @@ import pytest
 
 from engine.beam_params import BeamParams
 from engine.config import EngineConfig
-from engine.drafts import MAX_ROWS, STEP_COSTS, choose_counts
+from engine.drafts import MAX_ROWS, choose_counts, step_cost
 from engine.errors import ConfigError
 from engine.outputs import FinishReason, SampleRequest
 from engine.prompt_lookup import Guess
@@ -201,39 +201,27 @@ def guess(chance: float, length: int = 11) -> Guess:
     ("chance", "count"), [(0.0, 0), (0.05, 0), (0.2, 1), (0.5, 3), (0.8, 5), (1.0, 11)]
 )
 def test_the_surer_the_longer(chance: float, count: int) -> None:
-    assert choose_counts([guess(chance)], 11, STEP_COSTS) == [count]
+    assert choose_counts([guess(chance)], 11) == [count]
 
 
 def test_the_surest_are_first() -> None:
-    assert choose_counts([guess(0.9), guess(0.0), guess(0.5)], 9, STEP_COSTS) == [3, 0, 0]
-    assert choose_counts([guess(1.0, 2), guess(1.0, 2)], 11, STEP_COSTS) == [2, 2]
+    assert choose_counts([guess(0.9), guess(0.0), guess(0.5)], 11) == [3, 0, 0]
+    assert choose_counts([guess(1.0, 2), guess(1.0, 2)], 11) == [2, 2]
 
 
 def test_the_budget_holds() -> None:
-    assert choose_counts([guess(1.0), guess(1.0)], 3, STEP_COSTS) in ([1, 2], [2, 1])
-    assert choose_counts([guess(1.0)], 0, STEP_COSTS) == [0]
+    assert choose_counts([guess(1.0), guess(1.0)], 3) in ([1, 2], [2, 1])
+    assert choose_counts([guess(1.0)], 0) == [0]
 
 
 def test_nobody_guesses() -> None:
-    assert choose_counts([Guess((), 0.0)] * 3, 9, STEP_COSTS) == [0, 0, 0]
+    assert choose_counts([Guess((), 0.0)] * 3, 9) == [0, 0, 0]
 
 
-def test_where_rows_cost_much_less_is_guessed() -> None:
-    dear = [1 + 0.45 * more for more in range(MAX_ROWS)]
-    assert choose_counts([guess(0.8)], 11, dear) == [2]
-    assert choose_counts([guess(0.3)], 11, dear) == [0]
-    free = [1.0] * MAX_ROWS
-    assert choose_counts([guess(0.1)], 11, free) == [11]
-
-
-def test_a_scheduler_guesses_as_its_steps_cost() -> None:
-    dear, cheap = ([1 + each * more for more in range(MAX_ROWS)] for each in (1.0, 0.01))
-    harnesses = [engine(step_costs=tuple(costs)) for costs in (dear, cheap)]
-    for harness in harnesses:
-        harness.add(PROMPT, max_tokens=40)
-        harness.run()
-    drafts = [each.scheduler.view.stats().counters.drafts for each in harnesses]
-    assert drafts[0] == 0 < drafts[1]
+def test_a_step_costs_more_the_more_rows_it_has() -> None:
+    costs = [step_cost(rows) for rows in range(1, MAX_ROWS + 1)]
+    assert costs[0] == 1
+    assert costs == sorted(costs)
 
 
 def test_the_option_has_a_range() -> None:
