@@ -1,10 +1,12 @@
 """What going on in a branch would cost, with an engine that keeps all it has computed."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from chat.errors import NotFoundError
+from chat.events import Message
 from chat.service import ChatService
 from engine.errors import RequestError
 from storage.storage import Storage
@@ -54,16 +56,26 @@ async def test_a_message_stands_for_the_leaf_that_would_be_shown(
     assert found.prompt_tokens == (await chat.residency(found.leaf_id)).prompt_tokens
 
 
+async def exported_turn(chat: ChatService) -> dict[str, Any]:
+    """The export of a conversation of one turn."""
+    started = await chat.send("one")
+    await read_to_end(chat, started.generation_id)
+    return await exported(chat, started.conversation_id)
+
+
+async def imported_question(chat: ChatService, file: dict[str, Any]) -> Message:
+    """The first message of the conversation that a file holds."""
+    (imported,) = (await chat.conversations.import_document(file)).conversation_ids
+    return (await chat.conversations.tree(imported)).messages[0]
+
+
 async def test_a_branch_that_no_context_holds_is_not_tokenised(
     served: tuple[ChatService, FakeEngine],
 ) -> None:
     chat, engine = served
-    started = await chat.send("one")
-    await read_to_end(chat, started.generation_id)
-    file = await exported(chat, started.conversation_id)
+    file = await exported_turn(chat)
     file["messages"][1]["content"] = "x" * (engine.most_characters + 1)
-    (imported,) = (await chat.conversations.import_document(file)).conversation_ids
-    question = (await chat.conversations.tree(imported)).messages[0]
+    question = await imported_question(chat, file)
     num_rendered = len(engine.rendered)
     with pytest.raises(RequestError, match=r"there is room for [\d,]+ at the very most") as refused:
         await chat.residency(question.id)
@@ -75,9 +87,7 @@ async def test_a_branch_of_more_messages_than_tokens_is_not_tokenised(
     served: tuple[ChatService, FakeEngine],
 ) -> None:
     chat, engine = served
-    started = await chat.send("one")
-    await read_to_end(chat, started.generation_id)
-    file = await exported(chat, started.conversation_id)
+    file = await exported_turn(chat)
     first = file["messages"][0]
     count = engine.info.max_model_len + 1
     file["messages"] = [
@@ -85,8 +95,7 @@ async def test_a_branch_of_more_messages_than_tokens_is_not_tokenised(
         for i in range(count)
     ]
     file["conversation"]["head_id"] = str(count - 1)
-    (imported,) = (await chat.conversations.import_document(file)).conversation_ids
-    question = (await chat.conversations.tree(imported)).messages[0]
+    question = await imported_question(chat, file)
     with pytest.raises(RequestError, match="at the very most"):
         await chat.residency(question.id)
 
