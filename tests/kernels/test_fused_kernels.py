@@ -86,10 +86,10 @@ def test_tiles_multiply_exactly_what_was_quantised(bits: int, num_rows: int) -> 
     numbers, records, values = quantised(normal(num_rows, num_inputs))
     numbers, records = pages.copy(numbers), pages.copy(records)
     out = pages.copy(np.full((num_rows, 32), np.nan, np.float32))
-    tile = kernel_function(f"tile_{bits}_{num_rows}", *[c_int64] * 9)
+    tile = kernel_function(f"tile_{bits}_{num_rows}", *[c_int64] * 12)
     stride = num_inputs // 32 * RECORD_BYTES
     tile(numbers.ctypes.data, num_inputs, records.ctypes.data, stride, block.ctypes.data,
-         num_inputs // 32, out.ctypes.data, 128, 4096)  # fmt: skip
+         num_inputs // 32, out.ctypes.data, 128, 4096, 64, 1 << 40, 4096)  # fmt: skip
     if bits == 4:
         factors = factors_of(records) * records[:, :1, 6:]
         values = (halves(numbers) * factors[..., None]).reshape(values.shape)
@@ -107,9 +107,9 @@ def test_the_largest_dots_of_4_bits_do_not_overflow(sign: int) -> None:
     numbers, records, _ = quantised(np.full((1, 32), sign, np.float32))
     assert (np.abs(numbers) == 127).all()
     out = np.zeros((1, 32), np.float32)
-    kernel_function("tile_4_1", *[c_int64] * 9)(
+    kernel_function("tile_4_1", *[c_int64] * 12)(
         numbers.ctypes.data, 32, records.ctypes.data, RECORD_BYTES, block.ctypes.data, 1,
-        out.ctypes.data, 128, 0)  # fmt: skip
+        out.ctypes.data, 128, 0, 0, 0, 0)  # fmt: skip
     np.testing.assert_allclose(out, sign * 16 * 32, rtol=1e-5)
 
 
@@ -123,9 +123,9 @@ def test_a_row_is_the_same_in_every_tile(bits: int) -> None:
     rows = []
     for num_rows in range(1, MAX_TILE_ROWS + 1):
         out = np.zeros((num_rows, 32), np.float32)
-        tile = kernel_function(f"tile_{bits}_{num_rows}", *[c_int64] * 9)
+        tile = kernel_function(f"tile_{bits}_{num_rows}", *[c_int64] * 12)
         tile(numbers.ctypes.data, 64, records.ctypes.data, 2 * RECORD_BYTES, block.ctypes.data, 2,
-             out.ctypes.data, 128, 0)  # fmt: skip
+             out.ctypes.data, 128, 0, 0, 0, 0)  # fmt: skip
         rows.extend(row.tobytes() for row in out)
     assert len(set(rows)) == 1
 

@@ -20,6 +20,7 @@ NUM_OUTPUTS = _next()  # rows whose logits are wanted
 NUM_FINAL_ROWS = _next()  # rows that go through the last layer to its end
 NUM_GROUPS = _next()  # attention row groups, set by the plan
 NUM_ENTRIES = _next()  # attention work entries, set by the plan
+NUM_SEQUENCE_TILES = _next()  # tiles of all sequences, set by the plan
 STOP = _next()  # not 0: worker threads end
 JOB = _next()  # what the threads do next: STEP, DRAWS or RANKS
 NUM_RECORDS = _next()  # records of the job; of a step: draws from its logits
@@ -46,6 +47,7 @@ SPINS = _next()  # pauses before a waiting thread yields its processor
 
 # --- weights ---
 LAYERS = _next()  # int64 [NUM_LAYERS][LAYER_SLOTS], below
+TABLES = _next()  # i64, block tables in the order of a step: qkv, output, gate_up, down of each layer, HEAD, and padding
 FINAL_NORM = _next()  # f32 [HIDDEN]
 EMBEDDING = _next()  # block table over token ids
 HEAD = _next()  # block table [VOCAB_BLOCKS]
@@ -68,6 +70,7 @@ ROW_TARGETS = _next()  # i32 [rows] place in FINAL_ROWS, see last_layer.py
 TILES = _next()  # i32, tiles of every sequence one after another
 GROUPS = _next()  # i64 [groups][GROUP_SLOTS], below
 ENTRIES = _next()  # i64 [entries][ENTRY_SLOTS], below
+TAKEN = _next()  # i64 [NUM_LAYERS + 1] head tiles that somebody fetches, see fetching.py
 MAX_PARTIALS = _next()
 
 # --- activations ---

@@ -19,6 +19,7 @@ aligned to 64 bytes). Every row sums its groups in ascending order, whatever row
 
 import numba
 
+from kernels.cpu.fused.fetching import head_tile, num_head_tiles, take_head_tiles
 from kernels.cpu.fused.instructions import (
     add_dot_u4,
     begin_dot_u4,
@@ -26,6 +27,7 @@ from kernels.cpu.fused.instructions import (
     dot_u8_s8,
     scaled_dots_u4,
 )
+from kernels.cpu.fused.layout import HEAD_TILE_BYTES
 from kernels.cpu.fused.quantize import (
     FACTOR_PLACE,
     GROUP,
@@ -38,6 +40,7 @@ from kernels.cpu.ir_tools import (
     F16X16,
     F32,
     F32X16,
+    FAR,
     I32,
     I32X16,
     I64,
@@ -60,9 +63,10 @@ from kernels.cpu.memory import load_f16, load_i64, load_u8, store_f32
 BLOCK_COLUMNS = 32
 GROUP_BYTES_4 = 640
 GROUP_BYTES_8 = 1088
+STREAM_LINES = {4: 5, 8: 9}
+"""Cache lines of each of a tile's two streams for a group: half of the group's."""
 MAX_TILE_ROWS = 4
 """More rows would unpack weights less often, and spill: measured on Zen 5, five and six are no faster than four."""
-PREFETCH_GROUPS = 4
 _LOW_NIBBLES = 0x0F0F0F0F
 
 
@@ -124,30 +128,48 @@ def make_tile(rows: int, bits: int):
     """The kernel for `rows` rows and one packed block of `bits`-bit weights."""
 
     def tile(
-        b, inputs, input_stride, records, record_stride, block, num_groups, out, out_stride, ahead
+        b,
+        inputs,
+        input_stride,
+        records,
+        record_stride,
+        block,
+        num_groups,
+        out,
+        out_stride,
+        first,
+        first_stride,
+        second,
+        second_stride,
     ):
-        """out [rows][32] f32 = rows of (inputs, records) times one block; prefetches `ahead` bytes on."""
+        """out [rows][32] f32 = rows of (inputs, records) times one block.
+
+        Two streams of cache lines are fetched meanwhile: from `first` and `second` on, that many bytes for a group.
+        """
+        streams = (first, first_stride), (second, second_stride)
         row_inputs = [b.add(inputs, b.mul(input_stride, i64(r))) for r in range(rows)]
         row_records = [b.add(records, b.mul(record_stride, i64(r))) for r in range(rows)]
         row_outs = [b.add(out, b.mul(out_stride, i64(r))) for r in range(rows)]
         for halves in column_parts():
             _emit_halves(
-                b, bits, halves, row_inputs, row_records, block, num_groups, row_outs, ahead
+                b, bits, halves, row_inputs, row_records, block, num_groups, row_outs, streams
             )
+            streams = ()
 
     return kernel(tile, f"tile_{bits}_{rows}")
 
 
-def _emit_halves(b, bits, halves, inputs, records, block, num_groups, outs, ahead):
+def _emit_halves(b, bits, halves, inputs, records, block, num_groups, outs, streams):
     """16 or 32 columns of a tile."""
     group_bytes = GROUP_BYTES_4 if bits == 4 else GROUP_BYTES_8
     add_groups = _add_groups_4 if bits == 4 else _add_groups_8
     acc = [[Variable(b, filled(0.0)) for _ in halves] for _ in outs]
     with counted_loop(b, num_groups) as index:
         group = element(b, block, index, group_bytes)
-        if halves[0] == 0:
-            for line in range(0, group_bytes, 64):
-                prefetch(b, b.add(group, ahead), line)
+        for start, stride in streams:
+            lines = b.add(start, b.mul(index, stride))
+            for line in range(0, STREAM_LINES[bits] * 64, 64):
+                prefetch(b, lines, line, FAR)
         group_inputs = [element(b, address, index, GROUP) for address in inputs]
         group_records = [element(b, address, index, RECORD_BYTES) for address in records]
         add_groups(b, group, halves, group_inputs, group_records, acc)
@@ -168,54 +190,67 @@ _tile_8_1, _tile_8_2, _tile_8_3, _tile_8_4 = (
 
 
 @routine
-def _tile_4(n, a, lda, s, lds, w, groups, o, ldo, ahead):
+def _tile_4(n, a, lda, s, lds, w, groups, o, ldo, f, ldf, g, ldg):
     if n == 1:
-        _tile_4_1(a, lda, s, lds, w, groups, o, ldo, ahead)
+        _tile_4_1(a, lda, s, lds, w, groups, o, ldo, f, ldf, g, ldg)
     elif n == 2:
-        _tile_4_2(a, lda, s, lds, w, groups, o, ldo, ahead)
+        _tile_4_2(a, lda, s, lds, w, groups, o, ldo, f, ldf, g, ldg)
     elif n == 3:
-        _tile_4_3(a, lda, s, lds, w, groups, o, ldo, ahead)
+        _tile_4_3(a, lda, s, lds, w, groups, o, ldo, f, ldf, g, ldg)
     else:
-        _tile_4_4(a, lda, s, lds, w, groups, o, ldo, ahead)
+        _tile_4_4(a, lda, s, lds, w, groups, o, ldo, f, ldf, g, ldg)
 
 
 @routine
-def _tile_8(n, a, lda, s, lds, w, groups, o, ldo, ahead):
+def _tile_8(n, a, lda, s, lds, w, groups, o, ldo, f, ldf, g, ldg):
     if n == 1:
-        _tile_8_1(a, lda, s, lds, w, groups, o, ldo, ahead)
+        _tile_8_1(a, lda, s, lds, w, groups, o, ldo, f, ldf, g, ldg)
     elif n == 2:
-        _tile_8_2(a, lda, s, lds, w, groups, o, ldo, ahead)
+        _tile_8_2(a, lda, s, lds, w, groups, o, ldo, f, ldf, g, ldg)
     elif n == 3:
-        _tile_8_3(a, lda, s, lds, w, groups, o, ldo, ahead)
+        _tile_8_3(a, lda, s, lds, w, groups, o, ldo, f, ldf, g, ldg)
     else:
-        _tile_8_4(a, lda, s, lds, w, groups, o, ldo, ahead)
+        _tile_8_4(a, lda, s, lds, w, groups, o, ldo, f, ldf, g, ldg)
 
 
 @routine
-def multiply(table, begin, end, following, num_inputs, inputs, records, num_rows, out, out_stride):
+def multiply(
+    h, layer, table, begin, end, following, num_inputs, inputs, records, num_rows, out, out_stride
+):
     """out [num_rows][(end - begin) * 32] f32 = quantised rows times blocks begin to end of a layer's table.
 
-    Rows are split evenly into tiles of at most 4; the first tile prefetches weights: a few groups ahead when it is the
-    only one, else the whole block that comes next, of which `following` is the one after the last.
+    Rows are split evenly into tiles of at most 4. `following` is the block that the thread multiplies after the last one, in
+    the same table or behind it; `layer` the one whose attention comes next: what tiles fetch, see fetching.py.
     """
     groups, lds = num_inputs // GROUP, num_inputs // GROUP * RECORD_BYTES
     num_tiles = (num_rows + MAX_TILE_ROWS - 1) // MAX_TILE_ROWS
+    taken, num_taken = num_head_tiles(h), num_head_tiles(h)
+    if num_tiles > 1:
+        taken = take_head_tiles(h, layer, (end - begin) * num_tiles)
     for index in range(begin, end):
         entry = load_i64(table + 8 * index)
+        block, is_8 = entry & ~1, entry & 1
         block_out = out + (index - begin) * BLOCK_COLUMNS * 4
+        group_bytes = GROUP_BYTES_8 if is_8 else GROUP_BYTES_4
         next_index = index + 1 if index + 1 < end else following
-        distance = (next_index - index) * groups if num_tiles > 1 else PREFETCH_GROUPS
+        first = load_i64(table + 8 * next_index) & ~1
+        first_stride = (group_bytes + num_tiles - 1) // num_tiles
         row = 0
         for tile in range(num_tiles):
             size = (num_rows - row) // (num_tiles - tile)
             a, s, o = inputs + row * num_inputs, records + row * lds, block_out + row * out_stride
-            ahead = distance if tile == 0 else 0
-            if entry & 1:
-                ahead *= GROUP_BYTES_8
-                _tile_8(size, a, num_inputs, s, lds, entry - 1, groups, o, out_stride, ahead)
+            second, second_stride = block, 0
+            if num_tiles == 1:
+                second, second_stride = first + group_bytes // 2, first_stride
+            elif taken < num_taken:
+                second, second_stride = head_tile(h, layer, taken), h[HEAD_TILE_BYTES] // groups
+                taken += 1
+            f, ldf, g, ldg = first, first_stride, second, second_stride
+            if is_8:
+                _tile_8(size, a, num_inputs, s, lds, block, groups, o, out_stride, f, ldf, g, ldg)
             else:
-                ahead *= GROUP_BYTES_4
-                _tile_4(size, a, num_inputs, s, lds, entry, groups, o, out_stride, ahead)
+                _tile_4(size, a, num_inputs, s, lds, block, groups, o, out_stride, f, ldf, g, ldg)
+            first += first_stride * groups
             row += size
 
 

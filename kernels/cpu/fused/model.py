@@ -23,6 +23,7 @@ from kernels.cpu.fused.sampling import DRAW
 from kernels.cpu.fused.sampling_kernels import TILE
 from kernels.cpu.fused.step import (
     GATE_UP_UNITS,
+    MAX_ITEM_BLOCKS,
     OTHER_PHASES,
     PANEL_ROWS,
     PHASES_PER_LAYER,
@@ -275,13 +276,23 @@ class FusedModel:
             row[at.L_INPUT_NORM], row[at.L_POST_NORM] = map(
                 _address, (layer.input_norm, layer.post_norm)
             )
-            row[at.L_QKV], row[at.L_OUTPUT] = _address(layer.qkv), _address(layer.output)
-            row[at.L_GATE_UP], row[at.L_DOWN] = _address(layer.gate_up), _address(layer.down)
             row[at.L_QKV_BIAS] = _address_or_0(layer.qkv_bias)
             row[at.L_Q_NORM], row[at.L_K_NORM] = map(_address_or_0, (layer.q_norm, layer.k_norm))
-        h[at.FINAL_NORM] = _address(weights.final_norm)
-        h[at.EMBEDDING], h[at.HEAD] = _address(weights.embedding), _address(weights.head)
+        self._set_tables(slots)
+        h[at.FINAL_NORM], h[at.EMBEDDING] = map(_address, (weights.final_norm, weights.embedding))
         h[at.COSINES], h[at.SINES] = _address(weights.cosines), _address(weights.sines)
+
+    def _set_tables(self, slots: np.ndarray) -> None:
+        """Tables stand as a step goes through them, and behind the last so many entries as an item looks ahead."""
+        h, weights = self._header, self._weights
+        tables = [t for w in weights.layers for t in (w.qkv, w.output, w.gate_up, w.down)]
+        starts = np.cumsum([0, *map(len, tables)])
+        entries = np.concatenate([*tables, weights.head])
+        size = len(entries) + int(h[at.NUM_THREADS]) * MAX_ITEM_BLOCKS
+        self._keep(at.TABLES, size * 8).view(np.int64)[:] = np.resize(entries, size)
+        addresses = h[at.TABLES] + 8 * starts
+        slots[:, [at.L_QKV, at.L_OUTPUT, at.L_GATE_UP, at.L_DOWN]] = addresses[:-1].reshape(-1, 4)
+        h[at.HEAD] = addresses[-1]
 
     def _set_memory(self) -> None:
         shape, rows = self.shape, self.max_rows
@@ -311,6 +322,7 @@ class FusedModel:
             at.ROW_TARGETS: rows * 4,
             at.GROUPS: rows * at.GROUP_SLOTS * 8,
             at.ENTRIES: (rows + self._max_partials) * at.ENTRY_SLOTS * 8,
+            at.TAKEN: (shape.num_layers + 1) * 8,
             at.COUNTERS: (num_phases + 1) * LINE_BYTES,
             at.SEMAPHORE: _SEMAPHORE_BYTES,
         }

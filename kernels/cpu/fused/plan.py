@@ -4,6 +4,7 @@ A group is up to 32 consecutive rows of one sequence. Usually one entry takes al
 are too few groups to keep all threads busy, each chunk of a group of few rows is an entry of its own.
 """
 
+from kernels.cpu.fused.fetching import forget_taken
 from kernels.cpu.fused.last_layer import set_targets
 from kernels.cpu.fused.layout import (
     BLOCK_TABLES,
@@ -28,6 +29,7 @@ from kernels.cpu.fused.layout import (
     NUM_GROUPS,
     NUM_KV_HEADS,
     NUM_SEQS,
+    NUM_SEQUENCE_TILES,
     NUM_THREADS,
     ROW_CLEARS,
     ROW_POSITIONS,
@@ -69,7 +71,8 @@ def plan(h):
         tile_base += num_tiles
     for i in range(TABLE_PADDING):
         store_i32(h[TILES] + 4 * (tile_base + i), 0)
-    h[NUM_GROUPS] = groups
+    h[NUM_GROUPS], h[NUM_SEQUENCE_TILES] = groups, tile_base
+    forget_taken(h)
     _make_entries(h, groups)
 
 

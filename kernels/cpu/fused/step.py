@@ -119,7 +119,10 @@ def _head_item(h):
 
 @formula
 def _following(h, first, num_blocks):
-    """The first block of the item that this thread will most likely claim after the one of `num_blocks` from `first`."""
+    """The first block of the item that this thread will most likely claim after the one of `num_blocks` from `first`.
+
+    Behind a layer's last block stands the next layer's first, in the order in which a step multiplies.
+    """
     return first + h[NUM_THREADS] * num_blocks
 
 
@@ -182,18 +185,20 @@ def _project_heads(h, layer, thread, begin, end):
         rows = min(size, h[NUM_ROWS] - row)
         if unit < num_units(h, h[NUM_HEADS]) and not is_any_left(h, layer, row, rows):
             continue
-        numbers = h[NUMBERS] + row * hidden
-        records = h[RECORDS] + row * (hidden // GROUP) * RECORD_BYTES
-        table = layer_slot(h, layer, L_QKV)
+        a = h[NUMBERS] + row * hidden
+        s = h[RECORDS] + row * (hidden // GROUP) * RECORD_BYTES
+        table, stride = layer_slot(h, layer, L_QKV), columns * 4
         first = unit * blocks
         end, following = first + blocks, _following(h, first, blocks)
-        multiply(table, first, end, following, hidden, numbers, records, rows, scratch, columns * 4)
+        multiply(h, layer, table, first, end, following, hidden, a, s, rows, scratch, stride)
         for r in range(rows):
-            finish_unit(h, layer, thread, unit, row + r, scratch + r * columns * 4)
+            finish_unit(h, layer, thread, unit, row + r, scratch + r * stride)
 
 
 @routine
-def _project(h, table, num_inputs, numbers, records, num_rows, num_blocks, blocks, out, begin, end):
+def _project(
+    h, layer, table, num_inputs, numbers, records, num_rows, num_blocks, blocks, out, begin, end
+):
     """Items of a plain linear layer: `blocks` blocks of columns for a panel of rows."""
     parts, size = (num_blocks + blocks - 1) // blocks, _panel_rows(num_inputs)
     out_stride, record_stride = num_blocks * BLOCK_COLUMNS * 4, num_inputs // GROUP * RECORD_BYTES
@@ -203,7 +208,7 @@ def _project(h, table, num_inputs, numbers, records, num_rows, num_blocks, block
         a, s = numbers + row * num_inputs, records + row * record_stride
         o = out + row * out_stride + first * BLOCK_COLUMNS * 4
         rows, following = min(size, num_rows - row), _following(h, first, blocks)
-        multiply(table, first, last, following, num_inputs, a, s, rows, o, out_stride)
+        multiply(h, layer, table, first, last, following, num_inputs, a, s, rows, o, out_stride)
 
 
 @formula
@@ -217,7 +222,9 @@ def _project_attention(h, layer, thread, begin, end):
     width, blocks = h[NUM_HEADS] * h[HEAD_DIM], h[HIDDEN] // BLOCK_COLUMNS
     table = layer_slot(h, layer, L_OUTPUT)
     rows, size = num_left(h, layer), _hidden_item(h)
-    _project(h, table, width, h[NUMBERS], h[RECORDS], rows, blocks, size, h[DELTA], begin, end)
+    _project(
+        h, layer + 1, table, width, h[NUMBERS], h[RECORDS], rows, blocks, size, h[DELTA], begin, end
+    )
 
 
 @phase
@@ -230,7 +237,7 @@ def _project_down(h, layer, thread, begin, end):
         h[ACT_NUMBERS],
         h[ACT_RECORDS],
     )
-    _project(h, table, width, a, s, rows, blocks, _hidden_item(h), h[DELTA], begin, end)
+    _project(h, layer + 1, table, width, a, s, rows, blocks, _hidden_item(h), h[DELTA], begin, end)
 
 
 @phase
@@ -240,7 +247,9 @@ def _project_vocabulary(h, layer, thread, begin, end):
     blocks, size, panel = h[VOCAB_BLOCKS], _head_item(h), _panel_rows(h[HIDDEN])
     parts = (blocks + size - 1) // size
     for item in range(begin, end):
-        _project(h, h[HEAD], hidden, a, s, rows, blocks, size, h[LOGITS], item, item + 1)
+        _project(
+            h, h[NUM_LAYERS], h[HEAD], hidden, a, s, rows, blocks, size, h[LOGITS], item, item + 1
+        )
         if h[NUM_RECORDS]:
             row, column = item // parts * panel, item % parts * size * BLOCK_COLUMNS
             find_maxima(h, row, min(row + panel, rows), column, size * BLOCK_COLUMNS)
@@ -267,7 +276,7 @@ def _gate_up(h, layer, thread, begin, end):
         s = h[RECORDS] + row * (hidden // GROUP) * RECORD_BYTES
         stride, end = count * 2 * BLOCK_COLUMNS * 4, 2 * (unit + count)
         following = _following(h, 2 * unit, 2 * units)
-        multiply(table, 2 * unit, end, following, hidden, a, s, rows, scratch, stride)
+        multiply(h, layer + 1, table, 2 * unit, end, following, hidden, a, s, rows, scratch, stride)
         for r in range(rows):
             numbers = h[ACT_NUMBERS] + (row + r) * width + unit * GROUP
             records = h[ACT_RECORDS] + ((row + r) * (width // GROUP) + unit) * RECORD_BYTES
