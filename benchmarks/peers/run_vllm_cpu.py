@@ -1,4 +1,4 @@
-"""vLLM on the loads of bench_cpu: `python run_vllm_cpu.py FOLDER THREADS CASES`, arguments and output as in run_llama_cpp.py.
+"""vLLM on the loads of bench_cpu: `python run_vllm_cpu.py FOLDER THREADS CASES`, asked and answering as run_llama_cpp.py.
 
 Its offline engine in bfloat16, prefix caching off, greedy; the time is that of `LLM.generate`.
 """
@@ -7,8 +7,23 @@ import json
 import os
 import sys
 import time
+from typing import Any
 
-ROUNDS = 4
+
+def rate(llm: Any, params: Any, case: tuple[int, int, int], salt: int) -> float:
+    """Output tokens (or prompt tokens, of a prefill) a second over all of it."""
+    streams, num_prompt, num_output = case
+    prompts = [
+        {
+            "prompt_token_ids": [
+                (salt * 7919 + i * 104_729 + t * 31) % 40_000 + 100 for t in range(num_prompt)
+            ]
+        }
+        for i in range(streams)
+    ]
+    started = time.perf_counter()
+    llm.generate(prompts, params, use_tqdm=False)
+    return streams * (num_output or num_prompt) / (time.perf_counter() - started)
 
 
 def main() -> None:
@@ -26,28 +41,12 @@ def main() -> None:
         enable_prefix_caching=False,
         skip_tokenizer_init=True,
     )
-    results = {}
-    for name, (streams, num_prompt, num_output) in cases.items():
+    for line in sys.stdin:
+        name, salt = json.loads(line)
         params = SamplingParams(
-            temperature=0, max_tokens=max(1, num_output), ignore_eos=True, detokenize=False
+            temperature=0, max_tokens=max(1, cases[name][2]), ignore_eos=True, detokenize=False
         )
-        figures = []
-        for salt in range(ROUNDS):
-            prompts = [
-                {
-                    "prompt_token_ids": [
-                        (salt * 7919 + i * 104_729 + t * 31) % 40_000 + 100
-                        for t in range(num_prompt)
-                    ]
-                }
-                for i in range(streams)
-            ]
-            started = time.perf_counter()
-            llm.generate(prompts, params, use_tqdm=False)
-            elapsed = time.perf_counter() - started
-            figures.append(streams * (num_output or num_prompt) / elapsed)
-        results[name] = figures
-    print(json.dumps(results))
+        print(f"figure: {rate(llm, params, cases[name], salt)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,65 @@
+"""Another engine in a process of its own that takes turns with ours: between its turns it stands still and takes no time."""
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+MARK = "figure:"
+"""Begins the lines that are for us; the engines print lines of their own."""
+
+
+class PeerError(Exception):
+    """A peer ended: it is not installed, or it failed."""
+
+
+class Peer:
+    """`run_NAME.py` with the Python where the peer is installed, from the first round on; `cases` are what it may be asked for."""
+
+    def __init__(
+        self, name: str, python: Path, model: Path, num_threads: int, cases: Mapping[str, object]
+    ) -> None:
+        script = Path(__file__).parent / f"run_{name}.py"
+        self._command = [*map(str, (python, script, model, num_threads)), json.dumps(cases)]
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._process: subprocess.Popen[str] | None = None
+
+    def rate(self, case: str, salt: int) -> float:
+        """Tokens a second of one round of a case. Raises PeerError."""
+        if self._process is None:
+            self._process = self._start()
+        questions, answers = self._process.stdin, self._process.stdout
+        assert questions is not None, "a pipe"
+        assert answers is not None, "a pipe"
+        with suppress(BrokenPipeError, ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGCONT)
+            questions.write(f"{json.dumps([case, salt])}\n")
+            questions.flush()
+            for line in answers:
+                if line.startswith(MARK):
+                    os.killpg(self._process.pid, signal.SIGSTOP)
+                    return float(line.removeprefix(MARK))
+        self._errors.seek(0)
+        raise PeerError((self._errors.read().strip().splitlines() or ["it gave no reason"])[-1])
+
+    def close(self) -> None:
+        """End it, with all that it has started."""
+        self._errors.close()
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.communicate()
+
+    def _start(self) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            start_new_session=True,
+        )
