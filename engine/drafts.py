@@ -18,8 +18,8 @@ from engine.sequence import Sequence
 MAX_ROWS = 12
 """No step with drafts has more decoding rows: beyond, rows cost about as much as steps."""
 
-ROWS_PER_PASS = 6
-"""The fused CPU step reads its weights once for so many rows (kernels/cpu/fused/linear.py)."""
+CHEAP_ROWS = 6
+"""Up to so many rows one more is taken to cost little."""
 
 
 class Drafter:
@@ -67,8 +67,8 @@ def choose_counts(guesses: Row[Guess], budget: int) -> list[int]:
 
 
 def step_cost(num_rows: int) -> float:
-    """What a decoding step of so many rows costs, against one of one row. Measured (docs/performance.md)."""
-    if num_rows <= ROWS_PER_PASS:
+    """What a decoding step of so many rows is taken to cost, against one of one row; why not what it costs: docs/performance.md."""
+    if num_rows <= CHEAP_ROWS:
         return 1 + 0.06 * (num_rows - 1)
     return 1.1 + 0.1 * num_rows
 
