@@ -100,8 +100,9 @@ async def _serve(settings: Settings, engine: "Engine", listener: socket.socket) 
         is_listening.set()
 
     async def drain() -> None:
-        seconds = f"{settings.shutdown_timeout:g}"
-        _show(f"Stopping: what is being written has {seconds} s to end, another Ctrl+C ends it now")
+        if engine.status.state != "dead":
+            seconds = f"{settings.shutdown_timeout:g} s to end"
+            _show(f"Stopping: what is being written has {seconds}, another Ctrl+C ends it now")
         await context.drain(settings.shutdown_timeout)
 
     server = Server(app, settings.log_level, listening, drain, context.hurry)

@@ -9,9 +9,11 @@ us, in each round. Medians of the rounds behind one that warms up, of figures an
 import argparse
 import asyncio
 import gc
+import signal
 import statistics
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +149,8 @@ async def measure(
             figures[OURS][name].append(await rate(engine, case, salt))
             for peer in list(peers):
                 try:
-                    figures[peer][name].append(peers[peer].rate(name, salt))
+                    figure = await asyncio.to_thread(peers[peer].rate, name, salt)
+                    figures[peer][name].append(figure)
                 except PeerError as error:
                     print(f"{peer} does not run: {error}")
                     peers.pop(peer).close()
@@ -173,6 +176,9 @@ def floors(files: ModelFiles) -> dict[str, float]:
 
 
 async def run(options: argparse.Namespace) -> None:
+    task = asyncio.current_task()
+    assert task is not None, "run by asyncio"
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     files = resolve_model(options.model, options.data_dir)
     print(f"{describe()}, {files.name}")
     bounds = floors(files)
@@ -224,7 +230,13 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, default=platformdirs.user_data_path("pageturn"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers", type=Path, help="the Python where the peers are installed")
-    asyncio.run(run(parser.parse_args()))
+    options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error("--rounds: at least 1")
+    with suppress(asyncio.CancelledError):  # SIGTERM: peers are ended, nothing is reported
+        asyncio.run(run(options))
+        return
+    raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -137,6 +137,7 @@ class CpuRunner:
             config, opened, size, max_model_len, RANGES["num_speculative_tokens"][1]
         )
         info = _info(config, opened, loaded, size, limits, num_threads)
+        logger.info("the fused CPU runner computes the steps: %s", info.backend_reason)
         runner = cls(model, FusedSampler(Sampler(config.seed), model), limits, info)
         progress("warming up", None)
         runner.warm_up()
@@ -259,6 +260,15 @@ def _fused_model(
         ) from error
 
 
+def _why(config: EngineConfig) -> str:
+    """Why the step is built for its instruction set, where that is not simply the fastest there is."""
+    fastest, features = next(iter(INSTRUCTION_SETS)), cpu_features()
+    if config.cpu_isa in INSTRUCTION_SETS:
+        return f": --cpu-isa {config.cpu_isa} was asked for"
+    missing = missing_features(fastest, features)
+    return f": this CPU lacks {', '.join(missing)} for {SET_NAMES[fastest]}" if missing else ""
+
+
 def _info(
     config: EngineConfig,
     opened: OpenModel,
@@ -276,7 +286,7 @@ def _info(
         dtype="int8 activations",
         kv_cache_dtype="int8" if config.kv_cache_dtype == "int8" else "bfloat16",
         attention_backend="cpu",
-        backend_reason=f"one compiled step on {num_threads} cores with {SET_NAMES[built_for]}",
+        backend_reason=f"one compiled step on {num_threads} cores with {SET_NAMES[built_for]}{_why(config)}",
         device="cpu",
         max_model_len=limits.max_model_len,
         max_num_seqs=limits.max_num_seqs,

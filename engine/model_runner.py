@@ -211,7 +211,9 @@ def _select_ops(config: EngineConfig, device: torch.device) -> KernelBackend:
         return select_backend(config.attention_backend, device)
     except ValueError as error:
         raise ConfigError(
-            "--attention-backend", config.attention_backend, f"auto works here: {error}"
+            "--attention-backend",
+            config.attention_backend,
+            f"auto or reference works here: {error}",
         ) from error
 
 

@@ -7,7 +7,12 @@ import torch
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from kernels.cpu.fused.features import num_physical_cores
+from kernels.cpu.fused.features import (
+    best_instruction_set,
+    cpu_features,
+    missing_features,
+    num_physical_cores,
+)
 
 KV_DTYPES = {
     "float32": torch.float32,
@@ -20,10 +25,10 @@ KV_DTYPES = {
 WEIGHT_DTYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 
 NEED_A_GPU = (
-    ("quantization", "fp8", "auto or none"),
-    ("kv_cache_dtype", "fp8", "auto, float32 or bfloat16"),
+    ("quantization", "fp8", "auto or none", "auto, int8, int4 or none"),
+    ("kv_cache_dtype", "fp8", "auto, float32 or bfloat16", "auto, float32, bfloat16 or int8"),
 )
-"""Fields, values that need a GPU's kernels, and what works without one."""
+"""Fields, values that need a GPU's kernels, and what works without one: in any case, and where the CPU has the compiled step."""
 NOT_ON_A_CPU = (
     ("dtype", "float16", "auto, float32 or bfloat16"),
     ("kv_cache_dtype", "float16", "auto, float32 or bfloat16"),
@@ -50,8 +55,14 @@ def check_numbers(config: EngineConfig) -> None:
         return
     # Named, these kernels run on a CPU too, slowly.
     has_kernels = config.attention_backend in ("triton", "reference")
+    features = cpu_features()
+    is_compiled = not missing_features(best_instruction_set(features), features)
     rules = [(*rule, "on a CPU") for rule in NOT_ON_A_CPU]
-    rules += [(*rule, "here: fp8 needs a GPU") for rule in NEED_A_GPU if not has_kernels]
+    rules += [
+        (field, value, more if is_compiled else others, "here: fp8 needs a GPU")
+        for field, value, others, more in NEED_A_GPU
+        if not has_kernels
+    ]
     for field, value, others, where in rules:
         if getattr(config, field) == value:
             option = "--" + field.replace("_", "-")

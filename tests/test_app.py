@@ -24,6 +24,7 @@ from api.settings import Settings
 from app import create_app, main
 from application import create_api
 from engine.errors import ModelLoadError
+from engine.stats import EngineStatus
 from tests.fake_engine import FakeEngine
 from ui.page_policy import policy_of
 
@@ -346,12 +347,15 @@ def test_a_model_that_proves_unusable_ends_the_start_with_one_line(
 ) -> None:
     class Unusable(FakeEngine):
         async def wait_ready(self) -> None:
+            self.status = EngineStatus("dead", error="architecture Zebra is not supported")
             raise ModelLoadError("architecture Zebra is not supported")
 
     monkeypatch.setattr("app.build_engine", lambda settings: Unusable())
     monkeypatch.setattr("app.create_app", create_without_page)
     assert main(["--port", "0", "--data-dir", str(tmp_path)]) == 1
-    assert capsys.readouterr().err == "architecture Zebra is not supported\n"
+    shown = capsys.readouterr()
+    assert shown.err == "architecture Zebra is not supported\n"
+    assert "Stopping" not in shown.out
 
 
 def test_a_database_that_cannot_be_opened_is_one_line(

@@ -1,6 +1,7 @@
 """Another engine in a process of its own that takes turns with ours: between its turns it stands still and takes no time."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -25,11 +26,11 @@ class Peer:
     ) -> None:
         script = Path(__file__).parent / f"run_{name}.py"
         self._command = [*map(str, (python, script, model, num_threads)), json.dumps(cases)]
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         self._process: subprocess.Popen[str] | None = None
 
     def rate(self, case: str, salt: int) -> float:
-        """Tokens a second of one round of a case. Raises PeerError."""
+        """Tokens a second of one round of a case; blocks until it is done or `close` is called. Raises PeerError."""
         if self._process is None:
             self._process = self._start()
         questions, answers = self._process.stdin, self._process.stdout
@@ -42,9 +43,8 @@ class Peer:
             for line in answers:
                 if line.startswith(MARK):
                     os.killpg(self._process.pid, signal.SIGSTOP)
-                    return float(line.removeprefix(MARK))
-        self._errors.seek(0)
-        raise PeerError((self._errors.read().strip().splitlines() or ["it gave no reason"])[-1])
+                    return _figure(line.removeprefix(MARK).strip())
+        raise PeerError(self._why(self._process.wait()))
 
     def close(self) -> None:
         """End it, with all that it has started."""
@@ -55,11 +55,26 @@ class Peer:
             self._process.communicate()
 
     def _start(self) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            self._command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            start_new_session=True,
-        )
+        try:
+            return subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise PeerError(str(error)) from error
+
+    def _why(self, code: int) -> str:
+        self._errors.seek(0)
+        return (self._errors.read().strip().splitlines() or [f"it ended with {code}"])[-1]
+
+
+def _figure(text: str) -> float:
+    with suppress(ValueError):
+        if math.isfinite(figure := float(text)):
+            return figure
+    raise PeerError(f"{text!r} is no figure")

@@ -368,7 +368,7 @@ def test_weights_that_are_not_numbers_are_refused_by_name(tmp_path: Path) -> Non
         ({"quantization": "none"}, "--quantization none was asked for"),
         ({"quantization": "int8", "cpu_isa": "avx512"}, None),
         ({"cpu_isa": "torch"}, "--cpu-isa torch was asked for"),
-        ({"block_size": 24}, "block size 24 is not a multiple of 16"),
+        ({"block_size": 24}, "block size 24 is not a multiple of 16; --block-size 16 is one"),
     ],
 )
 def test_options_decide_whether_it_runs(

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from engine import runners
+from engine import cpu_runner, runners
 from engine.config import EngineConfig
 from engine.cpu_runner import CpuRunner
 from engine.errors import ConfigError
 from engine.model_runner import ModelRunner
-from kernels.cpu.fused.features import INSTRUCTION_SETS
+from kernels.cpu.fused.features import INSTRUCTION_SETS, num_physical_cores
 from tests.engine.models.tiny import make_reference
 from tests.kernels.fused_reference import needs_fused_cpu
 
@@ -39,11 +39,28 @@ def pretend_features(monkeypatch: pytest.MonkeyPatch, *features: str) -> None:
 
 
 @needs_fused_cpu
-@pytest.mark.parametrize("isa", ["auto", "avx512"])
-def test_the_fused_runner_serves_where_it_can(folder: Path, isa: str) -> None:
+@pytest.mark.parametrize(
+    ("isa", "why"), [("auto", ""), ("avx512", ": --cpu-isa avx512 was asked for")]
+)
+def test_the_fused_runner_serves_where_it_can_and_is_logged(
+    folder: Path, isa: str, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "engine.cpu_runner")
     runner = load(folder, cpu_isa=isa)
     assert isinstance(runner, CpuRunner)
     runner.close()
+    line = f"the fused CPU runner computes the steps: one compiled step on {num_physical_cores()} cores with AVX-512 VNNI and BF16{why}"
+    assert caplog.messages[0] == line
+
+
+def test_an_instruction_set_that_is_not_the_fastest_has_a_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cpu_runner, "cpu_features", lambda: frozenset(INSTRUCTION_SETS["avx2"]))
+    config = EngineConfig(model_path=Path("nowhere"), model_name="none")
+    why = cpu_runner._why(config)
+    assert why.startswith(": this CPU lacks avx512f, ")
+    assert why.endswith(" for AVX-512 VNNI and BF16")
 
 
 @pytest.mark.parametrize(
@@ -51,7 +68,7 @@ def test_the_fused_runner_serves_where_it_can(folder: Path, isa: str) -> None:
     [
         ({"cpu_isa": "torch"}, "--cpu-isa torch was asked for"),
         ({"quantization": "none"}, "--quantization none was asked for"),
-        ({"block_size": 8}, "block size 8 is not a multiple of 16"),
+        ({"block_size": 8}, "block size 8 is not a multiple of 16; --block-size 16 is one"),
     ],
 )
 def test_the_torch_runner_serves_with_its_reason_in_the_log(
@@ -118,19 +135,28 @@ def test_what_only_the_fused_runner_does_is_refused_without_it(
 
 
 @pytest.mark.parametrize(
-    ("options", "refusal"),
+    ("features", "options", "allowed"),
     [
-        ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype: 'fp8' is not allowed; auto, float32 or bfloat16"),
-        ({"quantization": "fp8"}, "--quantization: 'fp8' is not allowed; auto or none"),
+        ((), {"kv_cache_dtype": "fp8"}, "--kv-cache-dtype: 'fp8' is not allowed; auto, float32 or bfloat16"),
+        ((), {"quantization": "fp8"}, "--quantization: 'fp8' is not allowed; auto or none"),
+        (INSTRUCTION_SETS["avx2"], {"kv_cache_dtype": "fp8"},
+         "--kv-cache-dtype: 'fp8' is not allowed; auto, float32, bfloat16 or int8"),
+        (INSTRUCTION_SETS["avx2"], {"quantization": "fp8"},
+         "--quantization: 'fp8' is not allowed; auto, int8, int4 or none"),
     ],
 )  # fmt: skip
 def test_what_only_a_gpu_does_is_refused_before_anything_is_loaded(
-    options: dict[str, Any], refusal: str, caplog: pytest.LogCaptureFixture
+    features: tuple[str, ...],
+    options: dict[str, Any],
+    allowed: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("engine.placement.cpu_features", lambda: frozenset(features))
     caplog.set_level(logging.INFO, "engine")
     with pytest.raises(ConfigError) as caught:
         load(Path("nowhere"), **options)
-    assert str(caught.value) == f"{refusal} works here: fp8 needs a GPU"
+    assert str(caught.value) == f"{allowed} works here: fp8 needs a GPU"
     assert caplog.messages == []
 
 

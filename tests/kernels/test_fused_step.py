@@ -308,7 +308,7 @@ def test_a_forgotten_model_ends_its_threads(small_model: RandomModel) -> None:
         (make_shape(2, 2, 64, 64, 80), 16, "intermediate size 80 is not a multiple of 32"),
         (make_shape(3, 2, 64, 64, 64), 16, "heads are not a multiple of KV heads"),
         (make_shape(1, 1, 80, 64, 64), 16, "1 heads of 80 are not a multiple of 32"),
-        (SMALL, 8, "block size 8 is not a multiple of 16"),
+        (SMALL, 8, "block size 8 is not a multiple of 16; --block-size 16 is one"),
     ],
 )
 def test_what_it_cannot_do_is_named(shape: FusedShape, block_size: int, reason: str) -> None:

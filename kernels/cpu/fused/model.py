@@ -143,7 +143,10 @@ def unsupported_reason(shape: FusedShape, block_size: int) -> str | None:
             shape.num_heads * shape.head_dim % GROUP == 0,
             f"{shape.num_heads} heads of {shape.head_dim} are not a multiple of 32",
         ),
-        (block_size % at.TILE_TOKENS == 0, f"block size {block_size} is not a multiple of 16"),
+        (
+            block_size % at.TILE_TOKENS == 0,
+            f"block size {block_size} is not a multiple of 16; --block-size 16 is one",
+        ),
     )
     return next((reason for is_met, reason in rules if not is_met), None)
 
