@@ -38,7 +38,7 @@ from engine.sampler import Sampler
 from engine.stats import ModelInfo
 from engine.transfer import to_device
 from kernels.kv_pool import KVPool
-from kernels.ops import KernelBackend, select_backend
+from kernels.ops import KernelBackend, select_backend, usable_backends
 
 Progress = Callable[[str, float | None], None]
 
@@ -210,11 +210,8 @@ def _select_ops(config: EngineConfig, device: torch.device) -> KernelBackend:
     try:
         return select_backend(config.attention_backend, device)
     except ValueError as error:
-        raise ConfigError(
-            "--attention-backend",
-            config.attention_backend,
-            f"auto or reference works here: {error}",
-        ) from error
+        allowed = f"{', '.join(['auto', *usable_backends(device)])} work here: {error}"
+        raise ConfigError("--attention-backend", config.attention_backend, allowed) from error
 
 
 def _check_eight_bits(config: EngineConfig, ops: KernelBackend, place: Placement) -> None:

@@ -144,6 +144,11 @@ def select_backend(name: BackendName, device: torch.device) -> KernelBackend:
     return _load(name, "asked for by name")
 
 
+def usable_backends(device: torch.device) -> list[str]:
+    """The backends that may be asked for by name for tensors on `device`."""
+    return [name for name, obstacle in _OBSTACLES.items() if obstacle(device) is None]
+
+
 def _select_automatically(device: torch.device) -> KernelBackend:
     preferred = "cpu" if device.type == "cpu" else "triton"
     obstacle = _OBSTACLES[preferred](device)

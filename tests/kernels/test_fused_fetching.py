@@ -5,11 +5,14 @@ from dataclasses import replace
 import numba
 import numpy as np
 import pytest
+from llvmlite import ir
 
 from kernels.cpu.fused import layout as at
 from kernels.cpu.fused.fetching import head_tile, num_head_tiles
+from kernels.cpu.fused.linear import GROUP_BYTES_4, GROUP_BYTES_8
 from kernels.cpu.fused.model import FusedModel
 from kernels.cpu.fused.step import MAX_ITEM_BLOCKS
+from kernels.cpu.ir_tools import FAR, KERNELS
 from tests.kernels.fused_reference import RandomModel, Run, needs_fused_cpu, step_input
 from tests.kernels.test_fused_step import SMALL
 
@@ -60,15 +63,32 @@ def test_few_rows_fetch_nothing_but_weights(fused: FusedModel) -> None:
     assert taken(fused)[:NUM_LAYERS] == [0] * NUM_LAYERS
 
 
-def test_more_rows_fetch_keys_and_values_of_every_layer_and_none_behind_the_last(
-    fused: FusedModel,
+def test_each_tile_of_more_rows_takes_a_head_tile_of_the_attention_to_come(
+    model: RandomModel, fused: FusedModel
 ) -> None:
+    """Nine rows are three tiles for every block. Behind the last layer none is left to take."""
     decode(fused, 9)
-    first = taken(fused)
-    assert min(first[:NUM_LAYERS]) > 0
-    assert first[NUM_LAYERS] >= 9 * 5 * SMALL.num_kv_heads
+    weights = model.weights
+    qkv = [3 * len(w.qkv) for w in weights.layers]
+    others = [3 * sum(map(len, (w.output, w.gate_up, w.down))) for w in weights.layers]
+    behind = 9 * 5 * SMALL.num_kv_heads + others[-1] + 3 * len(weights.head)
+    expected = [qkv[0], qkv[1] + others[0], qkv[2] + others[1], behind]
+    assert taken(fused) == expected
     decode(fused, 9)
-    assert taken(fused) == first, "every step starts anew"
+    assert taken(fused) == expected, "every step starts anew"
+
+
+@pytest.mark.parametrize(("bits", "lines"), [(4, 10), (8, 18)])
+def test_a_tile_fetches_its_two_streams_into_the_second_cache(bits: int, lines: int) -> None:
+    """Both cover a group of weights: with one tile of rows it all comes from them."""
+    tile = next(kernel for kernel in KERNELS if kernel.name == f"pageturn_tile_{bits}_4")
+    module = ir.Module()
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), tile.argument_types), tile.name)
+    tile.emit(ir.IRBuilder(function.append_basic_block()), *function.args)
+    fetches = [line for line in str(module).splitlines() if 'call void @"llvm.prefetch' in line]
+    assert len(fetches) == lines
+    assert all(f"i32 {FAR}, i32 1)" in line for line in fetches)
+    assert 64 * lines >= (GROUP_BYTES_4 if bits == 4 else GROUP_BYTES_8)
 
 
 def test_head_tiles_are_those_that_attention_reads(fused: FusedModel) -> None:
